@@ -1,0 +1,1 @@
+"""radixserve: a prefix-sharing structured-generation runtime."""

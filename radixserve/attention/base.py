@@ -1,0 +1,55 @@
+"""The attention protocol: what a model layer may ask, and what a backend is given.
+
+Owns: AttentionInputs (one step's geometry), the protocol, the KV layout. Must not know: models,
+requests, the scheduler. KV layout of every backend, for each layer, K and V apart:
+[pages, page_size, num_kv_heads, head_dim].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from radixserve.plan import Int32, SharedGroup
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """scale multiplies q @ k (usually head_dim ** -0.5)."""
+
+    num_layers: int
+    num_qo_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionInputs:
+    """Rows of one step, as in StepPlan (numpy, on the host).
+
+    positions: [rows] of each row's first token. lengths: [rows]. page_indptr: [rows + 1].
+    page_indices: [page_indptr[-1]]. A row attends causally to positions 0 .. position + length - 1.
+    """
+
+    positions: Int32
+    lengths: Int32
+    page_indptr: Int32
+    page_indices: Int32
+    shared: tuple[SharedGroup, ...] = ()
+
+
+class AttentionBackend(Protocol):
+    """One object per executor; plan once per step, run once per layer."""
+
+    def plan(self, inputs: AttentionInputs) -> None:
+        """Prepare for the step: gather indices, masks, split sizes."""
+
+    def run(self, layer_id: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """Store k and v of all rows into the layer's pages, then attend.
+
+        q: [tokens, num_qo_heads, head_dim]. k, v: [tokens, num_kv_heads, head_dim], rotary done.
+        Returns [tokens, num_qo_heads * head_dim] in q's dtype.
+        """

@@ -1,0 +1,29 @@
+"""The only reader of os.environ.
+
+Each function names one variable and says what it does; nothing else in the tree looks at the
+environment, so this file is the full list.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+
+def cache_dir() -> pathlib.Path:
+    """RADIXSERVE_CACHE: where models and built tokenizers are kept (~/.cache/radixserve)."""
+    value = os.environ.get("RADIXSERVE_CACHE")
+    if value:
+        return pathlib.Path(value).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return pathlib.Path(base).expanduser() / "radixserve"
+
+
+def log_level() -> str:
+    """RADIXSERVE_LOG: level of the log (debug, info, warning, error)."""
+    return os.environ.get("RADIXSERVE_LOG", "info")
+
+
+def audit_cache() -> bool:
+    """RADIXSERVE_AUDIT=1: check the invariants of the KV cache after every call (slow)."""
+    return os.environ.get("RADIXSERVE_AUDIT", "") == "1"

@@ -1,0 +1,1 @@
+"""What processes say to each other: messages, their encoding, and the sockets they travel on."""

@@ -1,0 +1,187 @@
+"""The messages between front and engine, as tagged unions.
+
+Owns: the vocabulary of the border. Token ids of a prompt travel as the bytes of little-endian
+int32, which is also the key of the radix tree, so nothing converts them again. Must not know:
+sockets, text, tensors.
+
+Down (front to engine): Setup once, then Generate, Abort, Control.
+Up (engine to front): Ready once, then Started, PromptScores, TokenOut, Finished, ControlReply,
+Stats (the heartbeat). A request gets exactly one Finished, and nothing after it.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Literal
+
+import msgspec
+
+from radixserve.wire.params import SamplingParams
+
+
+class ProgramRef(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a request stands in a DSL program.
+
+    id: the run. call: path of the call in it ("0", "2.1", ..), unique in the run.
+    parent: the call whose prompt this one extends. siblings: calls that fork from one place.
+    """
+
+    id: str
+    call: str = ""
+    parent: str = ""
+    siblings: int = 1
+
+
+class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="generate"):
+    """One output for one prompt.
+
+    prompt: int32 little-endian bytes. params: n is 1 and seed is set here.
+    output_logprobs: None off; k >= 0 gives each output token's log-probability and the k best.
+    prompt_logprobs: likewise for prompt tokens from prompt_logprobs_start on.
+    namespace: requests share KV only within one namespace.
+    """
+
+    rid: str
+    prompt: bytes
+    params: SamplingParams
+    output_logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    prompt_logprobs_start: int = 0
+    namespace: str = ""
+    priority: int = 0
+    program: ProgramRef | None = None
+
+
+class Abort(msgspec.Struct, frozen=True, tag="abort"):
+    """End a request; unknown rids are ignored (it may just have finished)."""
+
+    rid: str
+
+
+class Control(msgspec.Struct, frozen=True, tag="control"):
+    """flush: drop every unlocked cached token. stats: answer the gauges. stop: end the loop."""
+
+    id: str
+    op: Literal["flush", "stats", "stop"]
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
+    """First message down: the resolved configuration and what the engine must know of text.
+
+    config: the JSON of config.schema.Config. token_bytes: each id's bytes, control tokens empty.
+    stop_ids: the model's end tokens.
+    """
+
+    config: bytes
+    token_bytes: list[bytes]
+    stop_ids: list[int]
+
+
+class Logprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probabilities of n tokens: log-softmax of the raw logits, natural logarithm.
+
+    chosen: [n]. top_ids, top: [n][k], best first.
+    """
+
+    chosen: list[float]
+    top_ids: list[list[int]]
+    top: list[list[float]]
+
+
+class Started(msgspec.Struct, frozen=True, tag="started"):
+    """Nothing can refuse the request any more; it waits or runs."""
+
+    rid: str
+
+
+class PromptScores(msgspec.Struct, frozen=True, tag="scores"):
+    """Log-probabilities of prompt tokens [start, start + n); position 0 has none, start >= 1."""
+
+    rid: str
+    start: int
+    logprobs: Logprobs
+
+
+class TokenOut(msgspec.Struct, frozen=True, tag="tokens"):
+    """New output tokens, in order. logprobs covers exactly these ids where they were asked for."""
+
+    rid: str
+    ids: list[int]
+    logprobs: Logprobs | None = None
+
+
+class FinishReason(enum.StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class Finished(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="finished"):
+    """The one terminal message.
+
+    matched: the stop id or stop string that ended it. kept_bytes: with a stop string, how many
+    bytes of the output text stand before it. completion_tokens: sampled tokens, the stopping one
+    included. cached_tokens: prompt tokens found in the cache at first admission.
+    computed_tokens: prompt tokens computed for this request. code, message, param: of an error.
+    """
+
+    rid: str
+    reason: FinishReason
+    matched: int | str | None = None
+    kept_bytes: int | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    computed_tokens: int = 0
+    code: str = ""
+    message: str = ""
+    param: str | None = None
+
+
+class Gauges(msgspec.Struct, frozen=True, kw_only=True):
+    """State of the engine; tokens are pages x page_size. Counters only grow."""
+
+    running: int = 0
+    waiting: int = 0
+    kv_tokens: int = 0
+    free_tokens: int = 0
+    evictable_tokens: int = 0
+    locked_tokens: int = 0
+    steps: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    computed_tokens: int = 0
+    generated_tokens: int = 0
+    retractions: int = 0
+    evicted_tokens: int = 0
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
+    """The model is loaded. error: why not, and then the engine ends."""
+
+    model: str = ""
+    context_len: int = 0
+    vocab_size: int = 0
+    kv_tokens: int = 0
+    dtype: str = ""
+    pid: int = 0
+    error: str = ""
+
+
+class ControlReply(msgspec.Struct, frozen=True, tag="reply"):
+    """Answer to Control. flushed: tokens freed by a flush."""
+
+    id: str
+    gauges: Gauges
+    flushed: int = 0
+
+
+class Stats(msgspec.Struct, frozen=True, tag="stats"):
+    """Heartbeat, about once a second from a thread of its own: alive, whatever the step does."""
+
+    gauges: Gauges
+
+
+ToEngine = Setup | Generate | Abort | Control
+FromEngine = Ready | Started | PromptScores | TokenOut | Finished | ControlReply | Stats
