@@ -33,9 +33,6 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         Literal["auto", "reference", "cpu"], Doc(description="attention backend")
     ] = "auto"
     threads: Annotated[int, Doc(description="CPU threads of the engine; 0: physical cores")] = 0
-    random_weights: Annotated[
-        int | None, Doc(description="seed of random weights instead of the file's (for tests)")
-    ] = None
 
 
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
