@@ -68,6 +68,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         _real("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         _real("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _real("repetition_penalty", self.repetition_penalty, 1e-3, 10.0)
+        _a("ignore_eos", self.ignore_eos, bool, "true or false")
         _whole("n", self.n, 1, MAX_CHOICES)
         if self.seed is not None:
             _whole("seed", self.seed, 0, SEED_LIMIT - 1)
@@ -75,6 +76,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         self._check_bias()
 
     def _check_stops(self) -> None:
+        _a("stop", self.stop, tuple, "a tuple of strings")
         if len(self.stop) > MAX_STOPS:
             raise InvalidRequest(
                 f"stop has {len(self.stop)} entries, at most {MAX_STOPS}", param="stop"
@@ -88,6 +90,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
                 raise InvalidRequest(
                     f"a stop entry is longer than {MAX_STOP_BYTES} bytes", param="stop"
                 )
+        _a("stop_token_ids", self.stop_token_ids, tuple, "a tuple of token ids")
         if len(self.stop_token_ids) > MAX_STOP_TOKEN_IDS:
             raise InvalidRequest(
                 f"stop_token_ids has {len(self.stop_token_ids)} entries, "
@@ -98,6 +101,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             _whole("stop_token_ids", token, 0, 2**31 - 1)
 
     def _check_bias(self) -> None:
+        _a("logit_bias", self.logit_bias, dict, "a map from token ids to numbers")
         if len(self.logit_bias) > MAX_LOGIT_BIAS:
             raise InvalidRequest(
                 f"logit_bias has {len(self.logit_bias)} entries, at most {MAX_LOGIT_BIAS}",
@@ -110,6 +114,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     @property
     def greedy(self) -> bool:
         return self.temperature < GREEDY_BELOW
+
+
+def _a(name: str, value: object, kind: type, wanted: str) -> None:
+    if not isinstance(value, kind):
+        raise InvalidRequest(f"{name} must be {wanted}, not {value!r}", param=name)
 
 
 def _whole(name: str, value: object, low: int, high: int) -> None:

@@ -1,0 +1,243 @@
+"""The engine process: the only file that knows sockets, scheduler and executor together.
+
+One step: drain > plan > launch > (overlap: apply the previous step) > sample > (no overlap: apply
+this step) > send. Owns: the order of these, the heartbeat, and what happens when a step fails. Must
+not know: text, HTTP, what a plan says.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, assert_never
+
+import msgspec
+
+from radixserve import log
+from radixserve.config.schema import Config
+from radixserve.errors import RadixServeError
+from radixserve.log import logger
+from radixserve.plan import StepPlan, StepResult
+from radixserve.scheduler.scheduler import Scheduler
+from radixserve.wire import codec
+from radixserve.wire.channels import EngineChannel, ZmqEngine
+from radixserve.wire.messages import (
+    Abort,
+    Control,
+    ControlReply,
+    FromEngine,
+    Gauges,
+    Generate,
+    Ready,
+    Setup,
+    Stats,
+    ToEngine,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HEARTBEAT_SECONDS = 0.5
+
+
+class StepHandle(Protocol):
+    def sample(self, mask: object | None = None) -> None: ...
+    def result(self) -> StepResult: ...
+
+
+class StepExecutor(Protocol):
+    """What the loop asks of an executor (executor.executor.Executor, or a test's)."""
+
+    def launch(self, plan: StepPlan) -> StepHandle: ...
+
+
+class Loop:
+    """overlap: plan and launch a step before the previous one is applied."""
+
+    def __init__(
+        self,
+        channel: EngineChannel,
+        scheduler: Scheduler,
+        executor: StepExecutor,
+        heart: Heart,
+        *,
+        overlap: bool = False,
+    ) -> None:
+        self._channel = channel
+        self._scheduler = scheduler
+        self._executor = executor
+        self._heart = heart
+        self._overlap = overlap
+        self._launched: deque[StepHandle] = deque()
+        self._stopping = False
+
+    def run(self) -> None:
+        while not self._stopping:
+            events = self._drain()
+            try:
+                events += self._step()
+            except Exception as error:
+                logger.exception("a step failed")
+                self._launched.clear()
+                events += self._scheduler.fail(error)
+            if events:
+                self._channel.send(codec.encode(events))
+            self._heart.gauges = self._scheduler.gauges()
+
+    def _step(self) -> list[FromEngine]:
+        events: list[FromEngine] = []
+        plan = self._scheduler.plan()
+        step = None if plan is None else self._executor.launch(plan)
+        if self._launched:  # with overlap: the previous step, while this one runs
+            events += self._apply()
+        if step is not None:
+            step.sample()
+            self._launched.append(step)
+            if not self._overlap:
+                events += self._apply()
+        return events
+
+    def _apply(self) -> list[FromEngine]:
+        result = self._launched[0].result()
+        self._launched.popleft()
+        return self._scheduler.apply(result)
+
+    def _drain(self) -> list[FromEngine]:
+        """Handle what has arrived; sleep only when there is nothing to compute."""
+        idle = self._scheduler.idle and not self._launched
+        events: list[FromEngine] = []
+        for frame in self._channel.drain(None if idle else 0):
+            for message in codec.decode_to_engine(frame):
+                events += self._handle(message)
+        return events
+
+    def _handle(self, message: ToEngine) -> Sequence[FromEngine]:
+        match message:
+            case Generate():
+                return self._scheduler.handle(message)
+            case Abort():
+                return self._scheduler.abort(message.rid)
+            case Control():
+                return self._control(message)
+            case Setup():
+                raise RadixServeError("Setup came twice")
+            case _ as never:
+                assert_never(never)
+
+    def _control(self, message: Control) -> list[FromEngine]:
+        flushed = 0
+        if message.op == "stop":
+            self._stopping = True
+        elif message.op == "flush":
+            flushed = self._scheduler.flush()
+        return [ControlReply(message.id, self._scheduler.gauges(), flushed)]
+
+
+class Heart:
+    """Sends Stats from a thread of its own, so that a long step does not look like death."""
+
+    def __init__(self, channel: EngineChannel) -> None:
+        self.gauges = Gauges()
+        self._channel = channel
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        self._thread.start()
+
+    def _beat(self) -> None:
+        while not self._stopped.wait(HEARTBEAT_SECONDS):
+            self._channel.heartbeat(codec.encode([Stats(self.gauges)]))
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+
+def serve(channel: EngineChannel) -> None:
+    """An engine's whole life: wait for Setup, load, say Ready, run until told to stop."""
+    heart = Heart(channel)
+    try:
+        setup = _wait_for_setup(channel)
+        if setup is None:
+            return
+        try:
+            loop, ready = _build(channel, heart, setup)
+        except (RadixServeError, MemoryError) as error:
+            channel.send(codec.encode([Ready(error=f"{type(error).__name__}: {error}")]))
+            return
+        channel.send(codec.encode([ready]))
+        loop.run()
+    finally:
+        heart.stop()
+        channel.close()
+
+
+def _wait_for_setup(channel: EngineChannel) -> Setup | None:
+    """The first message; None when the front stops before it has sent one."""
+    while True:
+        for frame in channel.drain(None):
+            for message in codec.decode_to_engine(frame):
+                if isinstance(message, Setup):
+                    return message
+                if isinstance(message, Control) and message.op == "stop":
+                    return None
+
+
+def _build(channel: EngineChannel, heart: Heart, setup: Setup) -> tuple[Loop, Ready]:
+    # torch is imported here, after the heartbeat has begun.
+    from radixserve.cache.prefix import PrefixCache
+    from radixserve.executor.executor import load_executor
+
+    config = msgspec.json.decode(setup.config, type=Config)
+    loaded = load_executor(config, valid_ids=len(setup.token_bytes))
+    cache = PrefixCache(
+        loaded.pages,
+        config.cache.page_size,
+        enabled=config.cache.enabled,
+        audit=config.cache.audit,
+    )
+    scheduler = Scheduler(
+        config.schedule,
+        cache,
+        context_len=loaded.context_len,
+        vocab_size=len(setup.token_bytes),
+        stop_ids=setup.stop_ids,
+        token_bytes=setup.token_bytes,
+    )
+    heart.gauges = scheduler.gauges()
+    ready = Ready(
+        model=config.model.model,
+        context_len=loaded.context_len,
+        vocab_size=len(setup.token_bytes),
+        kv_tokens=loaded.pages * config.cache.page_size,
+        dtype=loaded.dtype,
+        pid=os.getpid(),
+    )
+    return Loop(channel, scheduler, loaded.executor, heart), ready
+
+
+def _die_with_parent() -> None:
+    """End at once when the pipe on standard input closes: the parent is gone."""
+
+    def watch() -> None:
+        while os.read(0, 4096):
+            pass
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+def main(arguments: Sequence[str]) -> None:
+    """python -m radixserve.loop DOWN UP: run an engine between two ipc endpoints."""
+    log.configure("engine")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the front decides when the engine stops
+    _die_with_parent()
+    down, up = arguments
+    serve(ZmqEngine(down, up))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

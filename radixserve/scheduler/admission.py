@@ -1,0 +1,53 @@
+"""What a request may ask for, and how many pages running requests still need.
+
+Owns: the arithmetic of admission. Must not know: the queue, the tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from radixserve.errors import ContextTooLong, InvalidRequest
+from radixserve.ints import ceil_div
+from radixserve.scheduler.request import Request
+from radixserve.wire.messages import Generate
+
+
+def allowed_new_tokens(message: Generate, context_len: int, capacity: int, vocab_size: int) -> int:
+    """max_new_tokens of the request, clamped to what context and KV pool can hold.
+
+    The last sampled token needs no KV, but counts in the context. capacity: tokens of the pool.
+    Raises ContextTooLong when not even one output token fits, InvalidRequest for a bad prompt.
+    """
+    size = len(message.prompt)
+    if size == 0 or size % 4:
+        raise InvalidRequest("the prompt has no tokens", param="prompt")
+    prompt_len = size // 4
+    room = min(context_len, capacity + 1)
+    if prompt_len >= room:
+        raise ContextTooLong(
+            f"the prompt has {prompt_len} tokens; with at least one output token it must fit "
+            f"the context of {context_len} and the KV pool of {capacity}",
+            param="prompt",
+        )
+    for token in message.params.stop_token_ids:
+        _in_vocabulary("stop_token_ids", token, vocab_size)
+    for token in message.params.logit_bias:
+        _in_vocabulary("logit_bias", token, vocab_size)
+    return min(message.params.max_new_tokens, room - prompt_len)
+
+
+def _in_vocabulary(name: str, token: int, vocab_size: int) -> None:
+    if token >= vocab_size:
+        raise InvalidRequest(
+            f"{name}: id {token} is not in the vocabulary of {vocab_size}", param=name
+        )
+
+
+def reserved_pages(running: Iterable[Request], share: float, page_size: int) -> int:
+    """Pages to keep available for the output still to come: a share of each remaining length."""
+    pages = 0
+    for request in running:
+        remaining = request.max_new_tokens - len(request.output)
+        pages += ceil_div(int(remaining * share), page_size)
+    return pages

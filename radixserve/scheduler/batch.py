@@ -1,0 +1,119 @@
+"""A StepPlan under construction, and the record of what a launched step was for.
+
+Owns: the row arrays while they grow. Must not know: why a row is there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from radixserve.ints import ceil_div
+from radixserve.plan import CopyOrder, Int32, Opened, Output, ScoreRange, SlotId, StepPlan
+from radixserve.scheduler.request import Request
+
+_PLACEHOLDER = np.zeros(1, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRow:
+    """computed_to: tokens computed once the row has run. scored_from: first prompt token that the
+    row scores, None if it scores none."""
+
+    request: Request
+    computed_to: int
+    samples: bool
+    scored_from: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedStep:
+    step: int
+    rows: tuple[PlannedRow, ...]
+
+
+class StepBuilder:
+    """Rows are added one at a time; build() makes the arrays."""
+
+    def __init__(self, step: int, budget: int, page_size: int) -> None:
+        self.step = step
+        self.budget = budget
+        self.retracted = False
+        self._page_size = page_size
+        self._rows: list[PlannedRow] = []
+        self._slots: list[int] = []
+        self._positions: list[int] = []
+        self._lengths: list[int] = []
+        self._ids: list[Int32] = []
+        self._from_last: list[bool] = []
+        self._outputs: list[Output] = []
+        self._pages: list[Int32] = []
+        self._samples: list[int] = []
+        self._scores: list[ScoreRange] = []
+        self.opened: list[Opened] = []
+        self.copies: list[CopyOrder] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def rows(self) -> tuple[PlannedRow, ...]:
+        return tuple(self._rows)
+
+    def add(self, request: Request, end: int, ids: Int32 | None, *, samples: bool) -> None:
+        """A row that computes tokens [request.computed, end) of the request.
+
+        ids: those tokens, or None for the one its slot sampled last. samples: draw the next token.
+        """
+        assert request.lease is not None
+        assert request.slot is not None
+        start = request.computed
+        n = end - start
+        self.budget -= n
+        scored_from = self._score(request, start, end)
+        self._rows.append(PlannedRow(request, end, samples, scored_from))
+        self._slots.append(request.slot)
+        self._positions.append(start)
+        self._lengths.append(n)
+        self._ids.append(_PLACEHOLDER if ids is None else ids)
+        self._from_last.append(ids is None)
+        self._outputs.append(Output.SAMPLE if samples else Output.NONE)
+        self._pages.append(request.lease.pages[: ceil_div(end, self._page_size)].copy())
+        self._samples.append(end if samples else 0)
+        self.copies.extend(request.lease.take_copies())
+
+    def _score(self, request: Request, start: int, end: int) -> int | None:
+        """Logits at position p score the token at p + 1; the prompt's last token scores none."""
+        if not request.wants_scores:
+            return None
+        first = max(start, request.scored - 1)
+        last = min(end, request.prompt_len - 1)
+        if first >= last:
+            return None
+        top = request.message.prompt_logprobs
+        assert top is not None
+        targets = request.prompt[first + 1 : last + 1]
+        self._scores.append(ScoreRange(len(self._rows), first, targets, top))
+        return first + 1
+
+    def build(self, closed: tuple[SlotId, ...]) -> StepPlan:
+        """The finished plan; at least one row."""
+        indptr = np.zeros(len(self._pages) + 1, np.int32)
+        np.cumsum([len(pages) for pages in self._pages], out=indptr[1:])
+        return StepPlan(
+            step=self.step,
+            slots=np.asarray(self._slots, np.int32),
+            positions=np.asarray(self._positions, np.int32),
+            lengths=np.asarray(self._lengths, np.int32),
+            ids=np.concatenate(self._ids),
+            from_last=np.asarray(self._from_last, np.bool_),
+            outputs=np.asarray(self._outputs, np.int8),
+            page_indptr=indptr,
+            page_indices=np.concatenate(self._pages).astype(np.int32, copy=False),
+            samples=np.asarray(self._samples, np.int32),
+            opened=tuple(self.opened),
+            closed=closed,
+            copies=tuple(self.copies),
+            scores=tuple(self._scores),
+        )

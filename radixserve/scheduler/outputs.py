@@ -1,0 +1,90 @@
+"""What the scheduler tells the front, and the counters that must agree with it.
+
+Owns: the making of TokenOut, PromptScores and Finished, and the counters of Gauges. Must not know:
+the queue, the cache.
+"""
+
+from __future__ import annotations
+
+from radixserve.errors import InternalError, RequestError
+from radixserve.plan import StepResult, TokenLogprobs
+from radixserve.scheduler.finish import Ending
+from radixserve.scheduler.request import Request
+from radixserve.wire.messages import (
+    Finished,
+    FinishReason,
+    FromEngine,
+    Gauges,
+    Logprobs,
+    PromptScores,
+    TokenOut,
+)
+
+
+def on_wire(values: TokenLogprobs) -> Logprobs:
+    return Logprobs(values.chosen.tolist(), values.top_ids.tolist(), values.top.tolist())
+
+
+def finished(rid: str, reason: FinishReason, *, error: RequestError) -> Finished:
+    """The refusal of a request that never was admitted."""
+    return Finished(
+        rid=rid, reason=reason, code=error.code, message=error.message, param=error.param
+    )
+
+
+class Outputs:
+    """Counts as it speaks, so that metrics equal the sum of usages."""
+
+    def __init__(self) -> None:
+        self.retractions = 0
+        self._prompt_tokens = 0
+        self._cached_tokens = 0
+        self._computed_tokens = 0
+        self._generated_tokens = 0
+
+    def count_cached(self, n: int) -> None:
+        self._cached_tokens += n
+
+    def count_computed(self, request: Request, n: int) -> None:
+        request.computed_tokens += n
+        self._computed_tokens += n
+
+    def token(self, request: Request, token: int, result: StepResult, row: int) -> TokenOut:
+        """Append the sampled token to the request and report it."""
+        request.output.append(token)
+        self._generated_tokens += 1
+        logprobs = result.logprobs.get(row)
+        return TokenOut(request.rid, [token], None if logprobs is None else on_wire(logprobs))
+
+    def score(self, request: Request, start: int, values: TokenLogprobs) -> list[FromEngine]:
+        """Report scores of prompt tokens [start, ..) once each."""
+        request.scored = start + len(values.chosen)
+        return [PromptScores(request.rid, start, on_wire(values))]
+
+    def finish(self, request: Request, ending: Ending, error: Exception | None) -> Finished:
+        self._prompt_tokens += request.prompt_len
+        refusal = None
+        if error is not None:
+            refusal = error if isinstance(error, RequestError) else InternalError(str(error))
+        return Finished(
+            rid=request.rid,
+            reason=ending.reason,
+            matched=ending.matched,
+            kept_bytes=ending.kept_bytes,
+            prompt_tokens=request.prompt_len,
+            completion_tokens=len(request.output),
+            cached_tokens=request.cached_tokens,
+            computed_tokens=request.computed_tokens,
+            code="" if refusal is None else refusal.code,
+            message="" if refusal is None else refusal.message,
+        )
+
+    def gauges(self, **state: int) -> Gauges:
+        return Gauges(
+            prompt_tokens=self._prompt_tokens,
+            cached_tokens=self._cached_tokens,
+            computed_tokens=self._computed_tokens,
+            generated_tokens=self._generated_tokens,
+            retractions=self.retractions,
+            **state,
+        )
