@@ -1,0 +1,82 @@
+# Everything starts here: each target does its own set-up and says what it does.
+#
+# PYTHON    the interpreter that makes .venv (3.11 to 3.13)
+# PIP_ARGS  more arguments for pip, for example another package index. The default index may carry
+#           torch for Linux built for NVIDIA GPUs only: it runs on a CPU too, but is gigabytes
+#           larger. To get the CPU build, name an index that has it:
+#           make venv PIP_ARGS="--extra-index-url URL"
+# ARGS      more arguments for pytest or for the server
+
+PYTHON ?= python3
+PIP_ARGS ?=
+ARGS ?=
+MODEL ?= smollm2
+
+BIN := .venv/bin
+STAMP := .venv/installed
+CHECK_PYTHON := import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 14) \
+  else f"radixserve needs Python 3.11 to 3.13, this is {sys.version.split()[0]}: set PYTHON")
+
+.PHONY: help venv model demo test lint serve nightly clean
+
+help:
+	@echo "make demo     run a program on the embedded model"
+	@echo "make test     run the tests, with coverage"
+	@echo "make lint     run the static checks"
+	@echo "make serve    serve the embedded model over HTTP"
+	@echo "make nightly  run every test, the long ones too"
+	@echo "make venv     make .venv with everything in it"
+	@echo "make clean    remove .venv and all caches"
+
+venv: $(STAMP)
+
+# Without a GPU torch is held to the version that the gate uses; with one, pip may choose.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c '$(CHECK_PYTHON)'
+	@echo "== making .venv (first time: a few minutes)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@if nvidia-smi -L >/dev/null 2>&1; then \
+	  echo "== NVIDIA GPU found: torch is not pinned"; \
+	  grep -Ev '^(torch|triton)==' constraints.txt > .venv/constraints.txt; \
+	else \
+	  cp constraints.txt .venv/constraints.txt; \
+	fi
+	$(BIN)/python -m pip install -q --disable-pip-version-check \
+	  -c .venv/constraints.txt $(PIP_ARGS) -e '.[dev]'
+	@touch $(STAMP)
+
+model: venv
+	@echo "== the model $(MODEL)"
+	@$(BIN)/python -m radixserve.weights.source $(MODEL)
+
+demo: model
+	@echo "== examples/quickstart.py: a program that forks, selects and runs as a batch"
+	@$(BIN)/python examples/quickstart.py
+
+test: model
+	@echo "== tests (all but the slow ones), coverage over radixserve, lang and kernels"
+	@$(BIN)/python -m pytest --cov --cov-report=term $(ARGS)
+
+nightly: model
+	@echo "== every test, the slow ones too"
+	@RADIXSERVE_TEST_PROFILE=nightly $(BIN)/python -m pytest -m "slow or not slow" $(ARGS)
+
+lint: venv
+	@echo "== ruff format"
+	@$(BIN)/ruff format --check .
+	@echo "== ruff check"
+	@$(BIN)/ruff check .
+	@echo "== mypy --strict"
+	@$(BIN)/mypy
+	@echo "== import-linter"
+	@$(BIN)/lint-imports --no-logo
+
+serve: model
+	@echo "== serving $(MODEL); end with ctrl-c"
+	@$(BIN)/radixserve serve --model $(MODEL) $(ARGS)
+
+clean:
+	@echo "== removing .venv and caches (the model cache stays)"
+	@rm -rf .venv *.egg-info build dist .coverage .coverage.* .hypothesis
+	@rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
