@@ -1,0 +1,128 @@
+"""From what was asked to what will run: every "auto" becomes concrete here, once.
+
+Owns: the ranges of all numbers, rules between settings, and the choice behind "auto" and 0, each
+logged with its reason. kv_tokens 0 stays 0: only the executor, with the model loaded, knows the
+free memory. Must not know: torch.
+"""
+
+from __future__ import annotations
+
+import pathlib
+
+import msgspec
+
+from radixserve.config.flags import Setting, settings
+from radixserve.config.machine import Machine, this_machine
+from radixserve.config.schema import CacheConfig, Config, ModelConfig
+from radixserve.errors import ConfigError
+from radixserve.ints import round_down
+from radixserve.log import logger
+
+BOUNDS: dict[str, tuple[float, float]] = {
+    "threads": (0, 1024),
+    "page_size": (1, 256),
+    "kv_tokens": (0, 2**31 - 1),
+    "memory_share": (0.01, 0.95),
+    "max_running": (1, 65536),
+    "max_waiting": (1, 2**31 - 1),
+    "token_budget": (1, 2**20),
+    "chunk": (1, 2**20),
+    "max_overtakes": (0, 2**31 - 1),
+    "reserve": (0.0, 1.0),
+    "step_retries": (0, 100),
+    "tp_size": (1, 1024),
+    "max_prompt_tokens": (0, 2**31 - 1),
+    "port": (0, 65535),
+    "max_body": (1024, 2**40),
+    "grace": (0.0, 3600.0),
+}
+"""Smallest and largest value of every number in config.schema, both allowed."""
+
+_FAST_BFLOAT16 = ("amx_bf16", "avx512_bf16", "bf16")
+
+
+def resolve(config: Config, machine: Machine | None = None) -> Config:
+    """The Config that will run; resolving it again changes nothing.
+
+    machine: what "auto" is decided by; None looks at this one. ConfigError names the flag at fault
+    and what would be right.
+    """
+    for setting in settings():
+        _check(setting, getattr(getattr(config, setting.group), setting.name))
+    _check_together(config)
+    machine = machine or this_machine()
+    return msgspec.structs.replace(
+        config,
+        model=_resolve_model(config.model, machine),
+        cache=_resolve_cache(config.cache),
+    )
+
+
+def _check(setting: Setting, value: str | int | float) -> None:
+    if isinstance(value, str):
+        _check_text(setting, value)
+    elif not isinstance(value, bool):
+        low, high = BOUNDS[setting.name]
+        if not low <= value <= high:  # also catches NaN
+            raise ConfigError(f"{setting.flag} must be from {low} to {high}, not {value}")
+
+
+def _check_text(setting: Setting, value: str) -> None:
+    if not value and setting.name in {"model", "host"}:
+        raise ConfigError(f"{setting.flag} must not be empty")
+    if "\0" in value or any(0xD800 <= ord(char) <= 0xDFFF for char in value):
+        raise ConfigError(f"{setting.flag} is no clean Unicode text: {value!r}")
+
+
+def _check_together(config: Config) -> None:
+    page_size, kv_tokens = config.cache.page_size, config.cache.kv_tokens
+    if 0 < kv_tokens < page_size:
+        raise ConfigError(f"--kv-tokens {kv_tokens} holds no page of --page-size {page_size}")
+    if config.schedule.chunk < page_size:
+        raise ConfigError(
+            f"--chunk {config.schedule.chunk} is less than --page-size {page_size}: "
+            "chunks end on page borders"
+        )
+    if config.parallel.tp_size != 1:
+        raise ConfigError(f"--tp-size {config.parallel.tp_size}: only 1 is supported so far")
+    template = config.text.chat_template
+    if template and not pathlib.Path(template).is_file():
+        raise ConfigError(f"--chat-template {template}: there is no such file")
+
+
+def _resolve_model(model: ModelConfig, machine: Machine) -> ModelConfig:
+    if model.device == "cuda":
+        raise ConfigError("--device cuda: only cpu is supported so far")
+    chosen: dict[str, str | int] = {}
+    if model.device == "auto":
+        reason = "the GPU here is not supported so far" if machine.has_gpu else "no GPU here"
+        chosen["device"] = _choose("device", "cpu", reason)
+    if model.dtype == "auto":
+        chosen["dtype"] = _choose("dtype", *_fast_dtype(machine))
+    if model.attention == "auto":
+        chosen["attention"] = _choose("attention", "cpu", "the device is cpu")
+    if model.threads == 0:
+        chosen["threads"] = _choose("threads", machine.cores, "physical cores that may be used")
+    if not model.served_name:
+        chosen["served_name"] = model.model
+    return msgspec.structs.replace(model, **chosen)
+
+
+def _fast_dtype(machine: Machine) -> tuple[str, str]:
+    fast = [name for name in _FAST_BFLOAT16 if name in machine.cpu_features]
+    if fast:
+        return "bfloat16", f"the CPU has {fast[0]}"
+    return "float32", "the CPU has no fast bfloat16"
+
+
+def _resolve_cache(cache: CacheConfig) -> CacheConfig:
+    whole = round_down(cache.kv_tokens, cache.page_size)
+    if whole != cache.kv_tokens:
+        reason = f"{cache.kv_tokens} rounded down to pages of {cache.page_size}"
+        _choose("kv_tokens", whole, reason)
+    return msgspec.structs.replace(cache, kv_tokens=whole)
+
+
+def _choose(name: str, value: str | int, reason: str) -> str | int:
+    logger.info("%s: %s (%s)", name, value, reason)
+    return value
