@@ -1,0 +1,81 @@
+"""The attention layer: projections, optional q/k norm, rotary, then the backend.
+
+Owns: its projections and norms. Must not know: pages, rows, which backend runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from radixserve.attention.base import AttentionShape
+from radixserve.layers.context import ForwardContext
+from radixserve.layers.linear import Linear
+from radixserve.layers.norm import RmsNorm
+from radixserve.layers.rotary import Rotation, rotate
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionOptions:
+    """What differs between members of the family. qk_norm_eps: None for no q/k norm."""
+
+    has_bias: bool
+    has_output_bias: bool
+    qk_norm_eps: float | None
+
+
+class Attention:
+    """Layer `layer_id`: [tokens, hidden_size] -> [tokens, hidden_size]."""
+
+    def __init__(
+        self,
+        layer_id: int,
+        hidden_size: int,
+        shape: AttentionShape,
+        options: AttentionOptions,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self._layer_id = layer_id
+        self._shape = shape
+        q_size = shape.num_qo_heads * shape.head_dim
+        kv_size = shape.num_kv_heads * shape.head_dim
+        self.qkv = Linear(
+            hidden_size,
+            (q_size, kv_size, kv_size),
+            has_bias=options.has_bias,
+            dtype=dtype,
+            device=device,
+        )
+        self.output = Linear(
+            q_size, (hidden_size,), has_bias=options.has_output_bias, dtype=dtype, device=device
+        )
+        self.q_norm = self.k_norm = None
+        if options.qk_norm_eps is not None:
+            self.q_norm = RmsNorm(shape.head_dim, options.qk_norm_eps, dtype=dtype, device=device)
+            self.k_norm = RmsNorm(shape.head_dim, options.qk_norm_eps, dtype=dtype, device=device)
+
+    def __call__(
+        self, hidden: torch.Tensor, rotation: Rotation, ctx: ForwardContext
+    ) -> torch.Tensor:
+        shape = self._shape
+        heads = self.qkv(hidden).view(hidden.shape[0], -1, shape.head_dim)
+        # q and k lie side by side, so one rotation serves both.
+        parts = [shape.num_qo_heads, shape.num_kv_heads]
+        qk, v = heads[:, : sum(parts)], heads[:, sum(parts) :]
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = torch.split(qk, parts, dim=1)
+            qk = torch.cat((self.q_norm(q), self.k_norm(k)), dim=1)
+        q, k = torch.split(rotate(qk, rotation), parts, dim=1)
+        return self.output(ctx.attention.run(self._layer_id, q, k, v))
+
+    def views(self, prefix: str) -> dict[str, torch.Tensor]:
+        """Checkpoint name -> the part of a parameter that it fills."""
+        names = (f"{prefix}.q_proj", f"{prefix}.k_proj", f"{prefix}.v_proj")
+        views = self.qkv.views(*names) | self.output.views(f"{prefix}.o_proj")
+        if self.q_norm is not None and self.k_norm is not None:
+            views[f"{prefix}.q_norm.weight"] = self.q_norm.weight
+            views[f"{prefix}.k_norm.weight"] = self.k_norm.weight
+        return views
