@@ -34,7 +34,7 @@ venv: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c '$(CHECK_PYTHON)'
 	@echo "== making .venv (first time: a few minutes)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	@if nvidia-smi -L >/dev/null 2>&1; then \
 	  echo "== NVIDIA GPU found: torch is not pinned"; \
 	  grep -Ev '^(torch|triton)==' constraints.txt > .venv/constraints.txt; \
