@@ -1,1 +1,27 @@
-"""radixserve: a prefix-sharing structured-generation runtime."""
+"""radixserve: a prefix-sharing structured-generation runtime.
+
+`import radixserve as rs` brings the language (rs.function, rs.gen, ..) at once and the engine
+(rs.Engine) when it is first named; neither imports torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from radixserve.errors import RadixServeError, RequestError
+from radixserve.lang import *  # noqa: F403
+from radixserve.lang import __all__ as _lang_names
+
+if TYPE_CHECKING:
+    from radixserve.engine import Engine
+
+__version__ = "0.1.0"
+__all__ = ["Engine", "RadixServeError", "RequestError", *_lang_names]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Engine":
+        from radixserve.engine import Engine
+
+        return Engine
+    raise AttributeError(f"module 'radixserve' has no attribute {name!r}")

@@ -1,71 +1,278 @@
 """The gateway: the front's one door to the engine. Verbs: submit, abort.
 
-Owns: which client a rid belongs to, expansion of n, seeds that were not given, bounds of each
-stream. Must not know: HTTP, chat templates, the scheduler, tensors.
+Owns: which client a rid belongs to, the expansion of n, seeds that were not given, and the turning
+of each output's tokens into text. Must not know: HTTP, chat templates, the scheduler, tensors.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+import contextlib
+import itertools
+import secrets
+import uuid
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any, assert_never
 
-from radixserve.wire.messages import FinishReason, Logprobs, ProgramRef
-from radixserve.wire.params import SamplingParams
+import msgspec
+import numpy as np
 
+from radixserve.chunks import Chunk, Finish, OutputText, Request, Usage
+from radixserve.config.schema import Config
+from radixserve.errors import (
+    ContextTooLong,
+    EngineDead,
+    InvalidRequest,
+    RadixServeError,
+)
+from radixserve.log import logger
+from radixserve.text.renderer import Renderer
+from radixserve.wire import codec
+from radixserve.wire.channels import FrontChannel
+from radixserve.wire.messages import (
+    Abort,
+    Control,
+    ControlReply,
+    Finished,
+    FromEngine,
+    Gauges,
+    Generate,
+    PromptScores,
+    Ready,
+    Started,
+    Stats,
+    ToEngine,
+    TokenOut,
+)
+from radixserve.wire.seeds import derive_seed
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """A prompt in ids and what is wanted of it.
-
-    prompt: int32 little-endian bytes. params.n outputs are made, each a request of its own
-    in the engine. rid: "" draws one.
-    """
-
-    prompt: bytes
-    params: SamplingParams
-    rid: str = ""
-    output_logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    prompt_logprobs_start: int = 0
-    namespace: str = ""
-    priority: int = 0
-    program: ProgramRef | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
-    """Counts of one output; prompt and cached counts of outputs of one request are the same prompt.
-
-    completion_tokens counts sampled tokens, the one that stopped it included.
-    """
-
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
-    computed_tokens: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finish:
-    """matched: the stop id or string. kept_ids: output tokens wholly before the cut of a stop."""
-
-    reason: FinishReason
-    matched: int | str | None
-    kept_ids: int
-    usage: Usage
+WATCH_SECONDS = 0.25
+SILENCE_SECONDS = 4.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
-    """What is new of output `index`. The first of a stream may be empty: the request is accepted.
+__all__ = ["Chunk", "Finish", "Gateway", "Request", "Usage"]
 
-    text: UTF-8-safe, never part of a stop string. ids, logprobs: the new tokens, which may run
-    ahead of text while it is held back. prompt_scores: (start, logprobs) once, before any token.
-    finish: on the last chunk of this index, None before.
-    """
+Arrival = tuple[int, list[FromEngine]] | RadixServeError
 
-    index: int
-    text: str = ""
-    ids: tuple[int, ...] = ()
-    logprobs: Logprobs | None = None
-    prompt_scores: tuple[int, Logprobs] | None = None
-    finish: Finish | None = None
+
+class Gateway:
+    """Lives on one event loop. alive() of the child is asked every quarter of a second."""
+
+    def __init__(
+        self,
+        config: Config,
+        channel: FrontChannel,
+        renderer: Renderer,
+        info: Ready,
+        child_alive: Callable[[], bool],
+    ) -> None:
+        self.renderer = renderer
+        self.info = info
+        self.model_name = config.model.served_name or config.model.model
+        self.config = config
+        self.dead: EngineDead | None = None
+        self.aborts = 0
+        self._channel = channel
+        self._child_alive = child_alive
+        self._streams: dict[str, tuple[int, asyncio.Queue[Arrival]]] = {}
+        self._clients: dict[str, list[str]] = {}
+        self._replies: dict[str, asyncio.Future[ControlReply]] = {}
+        self._control_ids = itertools.count()
+        self._last_sign = asyncio.get_running_loop().time()
+        self._last_gauges = Gauges()
+        self._tasks = [self._spawn(self._receive()), self._spawn(self._watch())]
+
+    @property
+    def alive(self) -> bool:
+        return self.dead is None
+
+    @property
+    def last_gauges(self) -> Gauges:
+        """As of the last heartbeat: answers at once, even while the engine is in a long step."""
+        return self._last_gauges
+
+    # ---- verbs ----
+
+    async def submit(self, request: Request) -> AsyncGenerator[Chunk, None]:
+        """Serve a request; closing the iterator aborts what has not finished.
+
+        Raises RequestError: before the first chunk when refused, later when it fails midway.
+        """
+        if self.dead is not None:
+            raise EngineDead(str(self.dead))
+        client = request.rid or uuid.uuid4().hex
+        messages = self._expand(client, request)
+        arrivals: asyncio.Queue[Arrival] = asyncio.Queue()
+        outputs = [
+            OutputText(index, self.renderer, request.params) for index in range(len(messages))
+        ]
+        self._clients[client] = [message.rid for message in messages]
+        for index, message in enumerate(messages):
+            self._streams[message.rid] = (index, arrivals)
+        self._send(messages)
+        open_outputs = len(outputs)
+        try:
+            while open_outputs:
+                arrival = await arrivals.get()
+                if isinstance(arrival, RadixServeError):
+                    raise arrival
+                chunk = outputs[arrival[0]].take(arrival[1])
+                open_outputs -= chunk.finish is not None
+                yield chunk
+        finally:
+            del self._clients[client]
+            left = [m.rid for m in messages if self._streams.pop(m.rid, None) is not None]
+            if left and self.alive:
+                self.aborts += len(left)
+                self._send([Abort(rid) for rid in left])
+
+    def abort(self, rid: str) -> None:
+        """End a request of submit(); its stream gets finish reason abort. Unknown rids: nothing."""
+        self._send([Abort(each) for each in self._clients.get(rid, ())])
+
+    def abort_all(self) -> None:
+        self._send([Abort(each) for rids in self._clients.values() for each in rids])
+
+    async def flush(self) -> int:
+        """Drop every cached token that no request holds; returns how many."""
+        return (await self._control("flush")).flushed
+
+    async def gauges(self) -> Gauges:
+        return (await self._control("stats")).gauges
+
+    async def close(self, timeout: float = 5.0) -> None:
+        """Ask the engine to stop and end this front's tasks; open streams get EngineDead."""
+        if self.alive:
+            with contextlib.suppress(RadixServeError, TimeoutError):
+                await asyncio.wait_for(self._control("stop"), timeout)
+        self._fail(EngineDead("the engine was stopped"))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._channel.close()
+
+    # ---- inside ----
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._task_ended)
+        return task
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("the gateway failed", exc_info=task.exception())
+            self._fail(EngineDead(f"the gateway failed: {task.exception()}"))
+
+    def _expand(self, client: str, request: Request) -> list[Generate]:
+        """One Generate per output, each with a seed of its own; checks what the engine trusts."""
+        self._check_prompt(request.prompt)
+        params = request.params
+        rids = [client] if params.n == 1 else [f"{client}#{i}" for i in range(params.n)]
+        if client in self._clients or not self._streams.keys().isdisjoint(rids):
+            raise InvalidRequest(f"rid {client!r} is in use", param="rid")
+        seed = secrets.randbits(63) if params.seed is None else params.seed
+        return [
+            Generate(
+                rid=rid,
+                prompt=request.prompt,
+                params=msgspec.structs.replace(
+                    params, n=1, seed=seed if index == 0 else derive_seed(seed, index)
+                ),
+                output_logprobs=request.output_logprobs,
+                prompt_logprobs=request.prompt_logprobs if index == 0 else None,
+                prompt_logprobs_start=max(1, request.prompt_logprobs_start),
+                namespace=request.namespace,
+                priority=request.priority,
+                program=request.program,
+            )
+            for index, rid in enumerate(rids)
+        ]
+
+    def _check_prompt(self, prompt: bytes) -> None:
+        ids = np.frombuffer(prompt, "<i4")
+        if not len(ids):
+            raise InvalidRequest("the prompt has no tokens", param="prompt")
+        if int(ids.min()) < 0 or int(ids.max()) >= self.info.vocab_size:
+            bad = int(ids[(ids < 0) | (ids >= self.info.vocab_size)][0])
+            raise InvalidRequest(
+                f"id {bad} is not in the vocabulary of {self.info.vocab_size}", param="prompt"
+            )
+        most = self.config.text.max_prompt_tokens
+        if most and len(ids) > most:
+            raise ContextTooLong(
+                f"the prompt has {len(ids)} tokens, max_prompt_tokens is {most}", param="prompt"
+            )
+
+    def _send(self, messages: list[ToEngine] | list[Generate] | list[Abort]) -> None:
+        if messages:
+            self._channel.send(codec.encode(messages))
+
+    async def _control(self, op: Any) -> ControlReply:
+        if self.dead is not None:
+            raise EngineDead(str(self.dead))
+        control = Control(str(next(self._control_ids)), op)
+        reply = asyncio.get_running_loop().create_future()
+        self._replies[control.id] = reply
+        self._send([control])
+        try:
+            return await reply
+        finally:
+            self._replies.pop(control.id, None)
+
+    async def _receive(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            frame = await self._channel.receive()
+            self._last_sign = loop.time()
+            batch: dict[str, list[FromEngine]] = {}
+            for event in codec.decode_from_engine(frame):
+                match event:
+                    case Started() | TokenOut() | PromptScores() | Finished():
+                        batch.setdefault(event.rid, []).append(event)
+                    case ControlReply():
+                        reply = self._replies.get(event.id)
+                        if reply is not None and not reply.done():
+                            reply.set_result(event)
+                    case Stats():
+                        self._last_gauges = event.gauges
+                    case Ready():
+                        logger.warning("the engine said Ready twice")
+                    case _ as never:
+                        assert_never(never)
+            for rid, events in batch.items():
+                self._deliver(rid, events)
+
+    def _deliver(self, rid: str, events: list[FromEngine]) -> None:
+        stream = self._streams.get(rid)
+        if stream is None:
+            return  # its client has gone
+        if isinstance(events[-1], Finished):
+            del self._streams[rid]
+        stream[1].put_nowait((stream[0], events))
+
+    async def _watch(self) -> None:
+        """Within five seconds of the engine's death or silence, fail everything in flight."""
+        loop = asyncio.get_running_loop()
+        while True:
+            before = loop.time()
+            await asyncio.sleep(WATCH_SECONDS)
+            late = loop.time() - before - WATCH_SECONDS
+            if not self._child_alive():
+                self._fail(EngineDead("the engine process ended"))
+                return
+            # Time in which this loop itself was held up does not count against the engine.
+            self._last_sign += max(0.0, late)
+            if loop.time() - self._last_sign > SILENCE_SECONDS:
+                self._fail(EngineDead(f"the engine was silent for {SILENCE_SECONDS:.0f} s"))
+                return
+
+    def _fail(self, error: EngineDead) -> None:
+        if self.dead is None:
+            self.dead = error
+        queues = {id(queue): queue for _, queue in self._streams.values()}
+        self._streams.clear()
+        for queue in queues.values():
+            queue.put_nowait(error)
+        for reply in self._replies.values():
+            if not reply.done():
+                reply.set_exception(error)

@@ -7,13 +7,14 @@ not know: text, HTTP, what a plan says.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, assert_never
+from collections.abc import Iterator, Sequence
+from typing import Protocol, assert_never
 
 import msgspec
 
@@ -38,10 +39,24 @@ from radixserve.wire.messages import (
     ToEngine,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 HEARTBEAT_SECONDS = 0.5
+
+
+class StepFailed(Exception):
+    """The executor raised; the requests of the step are retried once."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+@contextlib.contextmanager
+def _computing() -> Iterator[None]:
+    """Around calls of the executor only: a fault of the scheduler must end the process."""
+    try:
+        yield
+    except Exception as error:
+        raise StepFailed(error) from error
 
 
 class StepHandle(Protocol):
@@ -76,34 +91,48 @@ class Loop:
         self._stopping = False
 
     def run(self) -> None:
+        """Until Control stop."""
         while not self._stopping:
-            events = self._drain()
-            try:
-                events += self._step()
-            except Exception as error:
-                logger.exception("a step failed")
-                self._launched.clear()
-                events += self._scheduler.fail(error)
-            if events:
-                self._channel.send(codec.encode(events))
-            self._heart.gauges = self._scheduler.gauges()
+            self.turn()
+
+    def turn(self) -> None:
+        """Take what has arrived, make one step, say what came of it."""
+        events = self._drain()
+        try:
+            events += self._step()
+        except StepFailed as failure:
+            logger.error("a step failed", exc_info=failure.cause)
+            self._launched.clear()
+            events += self._scheduler.fail(failure.cause)
+        if events:
+            self._channel.send(codec.encode(events))
+        self._heart.gauges = self._scheduler.gauges()
+
+    @property
+    def launched(self) -> int:
+        """Steps launched and not applied."""
+        return len(self._launched)
 
     def _step(self) -> list[FromEngine]:
         events: list[FromEngine] = []
         plan = self._scheduler.plan()
-        step = None if plan is None else self._executor.launch(plan)
+        step = None
+        if plan is not None:
+            with _computing():
+                step = self._executor.launch(plan)
         if self._launched:  # with overlap: the previous step, while this one runs
             events += self._apply()
         if step is not None:
-            step.sample()
+            with _computing():
+                step.sample()
             self._launched.append(step)
             if not self._overlap:
                 events += self._apply()
         return events
 
     def _apply(self) -> list[FromEngine]:
-        result = self._launched[0].result()
-        self._launched.popleft()
+        with _computing():
+            result = self._launched.popleft().result()
         return self._scheduler.apply(result)
 
     def _drain(self) -> list[FromEngine]:

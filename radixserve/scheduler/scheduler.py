@@ -210,7 +210,7 @@ class Scheduler:
         assert request.lease is not None
         end = request.seq_len
         while not self._cache.grow(request.lease, end):
-            if not self._retract_for(builder, request):
+            if not self._retract(builder):
                 return
             if request.phase is not Phase.RUNNING:
                 return
@@ -294,8 +294,8 @@ class Scheduler:
             request.cached_tokens += n
             self._outputs.count_cached(n)
 
-    def _retract_for(self, builder: StepBuilder, request: Request) -> bool:
-        """Free pages for a decode row: retract whoever alone holds most. False: wait a step."""
+    def _retract(self, builder: StepBuilder) -> bool:
+        """Free pages for a decode row: retract who alone holds most. False: wait a step."""
         planned = {id(row.request) for row in builder.rows}
         victims = [r for r in self._running if not r.in_flight and id(r) not in planned]
         if not victims:
@@ -372,7 +372,7 @@ class Scheduler:
             request.lease = None
 
     def _commit(self, request: Request, length: int, written: int) -> None:
-        """Publish tokens [0, length); those from written on are computed by the step in the plan."""
+        """Publish tokens [0, length); the step being planned computes those from written on."""
         assert request.lease is not None
         key = request.key
         if length * 4 > len(key):

@@ -1,0 +1,155 @@
+"""What a client asks of the gateway and what it gets: Request in, Chunks out.
+
+Owns: these types, and the turning of one output's tokens into text (OutputText). Must not know:
+the engine, HTTP, who reads the chunks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from radixserve.errors import request_error
+from radixserve.text.incremental import Detokenizer
+from radixserve.text.renderer import Renderer
+from radixserve.wire.messages import (
+    Finished,
+    FinishReason,
+    FromEngine,
+    Logprobs,
+    ProgramRef,
+    PromptScores,
+    TokenOut,
+)
+from radixserve.wire.params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A prompt in ids and what is wanted of it.
+
+    prompt: int32 little-endian bytes. params.n outputs are made, each a request of its own
+    in the engine. rid: "" draws one.
+    """
+
+    prompt: bytes
+    params: SamplingParams
+    rid: str = ""
+    output_logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    prompt_logprobs_start: int = 0
+    namespace: str = ""
+    priority: int = 0
+    program: ProgramRef | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Counts of one output; prompt and cached counts of outputs of one request are the same prompt.
+
+    completion_tokens counts sampled tokens, the one that stopped it included.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    computed_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """matched: the stop id or string. kept_ids: output tokens wholly before the cut of a stop."""
+
+    reason: FinishReason
+    matched: int | str | None
+    kept_ids: int
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """What is new of output `index`. The first of a stream may be empty: the request is accepted.
+
+    text: UTF-8-safe, never part of a stop string. ids, logprobs: the new tokens, which may run
+    ahead of text while it is held back. prompt_scores: (start, logprobs), before any token.
+    finish: on the last chunk of this index, None before.
+    """
+
+    index: int
+    text: str = ""
+    ids: tuple[int, ...] = ()
+    logprobs: Logprobs | None = None
+    prompt_scores: tuple[int, Logprobs] | None = None
+    finish: Finish | None = None
+
+
+class OutputText:
+    """One output's tokens on their way to text."""
+
+    def __init__(self, index: int, renderer: Renderer, params: SamplingParams) -> None:
+        self._index = index
+        stops = tuple(text.encode() for text in params.stop)
+        self._text: Detokenizer = renderer.detokenizer(stops)
+        self._count = 0
+
+    def take(self, events: list[FromEngine]) -> Chunk:
+        """The chunk of one engine message's events about this output."""
+        ids: list[int] = []
+        logprobs: list[Logprobs] = []
+        scores: list[PromptScores] = []
+        finished: Finished | None = None
+        for event in events:
+            match event:
+                case TokenOut():
+                    ids += event.ids
+                    if event.logprobs is not None:
+                        logprobs.append(event.logprobs)
+                case PromptScores():
+                    scores.append(event)
+                case Finished():
+                    finished = event
+        if finished is not None and finished.reason is FinishReason.ERROR:
+            raise request_error(finished.code, finished.message, finished.param)
+        self._count += len(ids)
+        return Chunk(
+            index=self._index,
+            text=self._text_of(ids, finished),
+            ids=tuple(ids),
+            logprobs=_join(logprobs) if logprobs else None,
+            prompt_scores=(scores[0].start, _join([s.logprobs for s in scores]))
+            if scores
+            else None,
+            finish=None if finished is None else self._finish(finished),
+        )
+
+    def _text_of(self, ids: list[int], finished: Finished | None) -> str:
+        if finished is None:
+            return self._text.push(ids)
+        if isinstance(finished.matched, int):
+            ids = ids[:-1]  # the stop token is not part of the text
+        return self._text.push(ids) + self._text.finish(finished.kept_bytes)
+
+    def _finish(self, finished: Finished) -> Finish:
+        kept = self._count
+        if isinstance(finished.matched, int):
+            kept -= 1
+        elif finished.kept_bytes is not None:
+            kept = self._text.kept_tokens(finished.kept_bytes)
+        return Finish(
+            reason=finished.reason,
+            matched=finished.matched,
+            kept_ids=kept,
+            usage=Usage(
+                prompt_tokens=finished.prompt_tokens,
+                completion_tokens=finished.completion_tokens,
+                cached_tokens=finished.cached_tokens,
+                computed_tokens=finished.computed_tokens,
+            ),
+        )
+
+
+def _join(parts: list[Logprobs]) -> Logprobs:
+    return Logprobs(
+        [value for part in parts for value in part.chosen],
+        [ids for part in parts for ids in part.top_ids],
+        [top for part in parts for top in part.top],
+    )

@@ -1,0 +1,196 @@
+"""rs.Engine: the runtime in the user's own process, without HTTP.
+
+Owns: an event loop in a thread of its own, on which the gateway lives, and the blocking and async
+faces of the native dialect over it. Must not know: what a body says, HTTP, tensors. The engine
+itself is a child process, or with inline=True a thread of this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import Any, TypeVar
+
+import msgspec
+
+from radixserve.config.flags import configure
+from radixserve.errors import EngineDead
+from radixserve.launch import Launched, launch
+from radixserve.native.service import NativeService
+from radixserve.wire.messages import Gauges
+
+T = TypeVar("T")
+Body = dict[str, Any]
+Reply = dict[str, Any]
+
+
+class Engine:
+    """A model, ready to generate.
+
+    model: Hugging Face folder or hub id, GGUF file, or "smollm2". settings: any field of
+    config.schema by name (kv_tokens=.., page_size=.., enabled=False, ..).
+    Raises ConfigError or ModelLoadError. A context manager; close() ends the engine.
+    """
+
+    def __init__(self, model: str = "smollm2", *, inline: bool = False, **settings: Any) -> None:
+        config = configure(model=str(model), **settings)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="radixserve-front", daemon=True
+        )
+        self._thread.start()
+        self._launched: Launched | None = None
+        try:
+            self._launched = self._run(launch(config, inline=inline))
+        except BaseException:
+            self.close()
+            raise
+        self._service = NativeService(self._launched.gateway)
+
+    # ---- generate ----
+
+    def generate(
+        self,
+        prompt: str | list[str] | None = None,
+        sampling_params: dict[str, Any] | list[dict[str, Any]] | None = None,
+        **fields: Any,
+    ) -> Any:
+        """Run one prompt or a list of prompts to the end; a list in gives a list out.
+
+        fields: the rest of a /generate body (input_ids=.., input=[parts], return_logprob=True, ..).
+        Returns {"text", "output_ids", "meta_info"}, or a list of them.
+        """
+        return self._run(self._service.generate(_body(prompt, sampling_params, fields)))
+
+    def stream(
+        self,
+        prompt: str | None = None,
+        sampling_params: dict[str, Any] | None = None,
+        **fields: Any,
+    ) -> Iterator[Reply]:
+        """The same as chunks with cumulative text; closing the iterator aborts the request."""
+        return self.submit(_body(prompt, sampling_params, fields) | {"stream": True})
+
+    async def async_generate(
+        self,
+        prompt: str | list[str] | None = None,
+        sampling_params: dict[str, Any] | list[dict[str, Any]] | None = None,
+        **fields: Any,
+    ) -> Any:
+        """generate() for any event loop; cancelling the task aborts the request."""
+        body = _body(prompt, sampling_params, fields)
+        return await asyncio.wrap_future(self._call(self._service.generate(body)))
+
+    async def async_stream(
+        self,
+        prompt: str | None = None,
+        sampling_params: dict[str, Any] | None = None,
+        **fields: Any,
+    ) -> AsyncIterator[Reply]:
+        """stream() for any event loop; closing the iterator aborts the request."""
+        chunks = self._service.stream(_body(prompt, sampling_params, fields) | {"stream": True})
+        try:
+            while True:
+                chunk = await asyncio.wrap_future(self._call(_next(chunks)))
+                if chunk is None:
+                    return
+                yield chunk
+        finally:
+            await asyncio.wrap_future(self._call(_close(chunks)))
+
+    def submit(self, body: Body) -> Iterator[Any]:
+        """A native body in; its replies out: every chunk when it streams, else the one reply.
+
+        This and abort() are all that the DSL's engine backend needs.
+        """
+        if not body.get("stream"):
+            yield self._run(self._service.generate(body))
+            return
+        chunks = self._service.stream(body)
+        try:
+            while (chunk := self._run(_next(chunks))) is not None:
+                yield chunk
+        finally:
+            self._run(_close(chunks))
+
+    def abort(self, rid: str) -> None:
+        """End a request by its rid; unknown rids are ignored."""
+        self._loop.call_soon_threadsafe(self._gateway.abort, rid)
+
+    # ---- the rest ----
+
+    def flush_cache(self) -> int:
+        """Drop every cached token that no request holds; returns how many."""
+        return self._run(self._gateway.flush())
+
+    def gauges(self) -> Gauges:
+        """What runs, what waits, how the KV pool stands, and the counters so far."""
+        return self._run(self._gateway.gauges())
+
+    def get_server_info(self) -> dict[str, Any]:
+        """Resolved configuration and gauges in one dict, as GET /server_info answers."""
+        gateway = self._gateway
+        return {
+            **msgspec.to_builtins(gateway.config),
+            **msgspec.to_builtins(self.gauges()),
+            "model": gateway.model_name,
+        }
+
+    def close(self) -> None:
+        """Stop the engine; open requests end with EngineDead. A second call does nothing."""
+        if self._loop.is_closed():
+            return
+        if self._launched is not None:
+            self._run(self._launched.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def _gateway(self) -> Any:
+        if self._launched is None or self._loop.is_closed():
+            raise EngineDead("the engine is closed")
+        return self._launched.gateway
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> Any:
+        if self._loop.is_closed():
+            work.close()
+            raise EngineDead("the engine is closed")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run on the front's loop and wait; an interrupt of the caller cancels the work."""
+        future = self._call(work)
+        try:
+            result: T = future.result()
+        except BaseException:
+            future.cancel()
+            raise
+        return result
+
+
+def _body(prompt: Any, sampling_params: Any, fields: dict[str, Any]) -> Body:
+    body = dict(fields)
+    if prompt is not None:
+        body["text"] = prompt
+    if sampling_params is not None:
+        body["sampling_params"] = sampling_params
+    return body
+
+
+async def _next(chunks: AsyncIterator[Reply]) -> Reply | None:
+    return await anext(chunks, None)
+
+
+async def _close(chunks: AsyncIterator[Reply]) -> None:
+    close = getattr(chunks, "aclose", None)
+    if close is not None:
+        await close()
