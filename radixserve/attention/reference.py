@@ -1,0 +1,54 @@
+"""Attention by the reference kernels: slow, on any device, and right by inspection.
+
+Owns: turning a step's page tables into slots for those kernels. Must not know: models, speed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from radixserve.attention.base import AttentionInputs, AttentionShape
+from radixserve.attention.geometry import token_slots
+from radixserve.kernels import reference
+
+
+class ReferenceAttention:
+    """AttentionBackend that loops over rows and computes in float32."""
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        page_size: int,
+        k_cache: list[torch.Tensor],
+        v_cache: list[torch.Tensor],
+    ) -> None:
+        """k_cache, v_cache: one [pages, page_size, num_kv_heads, head_dim] for each layer."""
+        self._shape = shape
+        self._page_size = page_size
+        self._k_cache = k_cache
+        self._v_cache = v_cache
+
+    def plan(self, inputs: AttentionInputs) -> None:
+        device = self._k_cache[0].device
+        ends = np.cumsum(inputs.lengths, dtype=np.int64)
+        self._qo_indptr = torch.from_numpy(np.concatenate(([0], ends)))
+        self._kv_lens = torch.from_numpy(inputs.positions + inputs.lengths)
+        self._page_indptr = torch.from_numpy(inputs.page_indptr)
+        self._page_indices = torch.from_numpy(inputs.page_indices).to(device)
+        self._slots = torch.from_numpy(token_slots(inputs, self._page_size))
+
+    def run(self, layer_id: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        k_cache, v_cache = self._k_cache[layer_id], self._v_cache[layer_id]
+        reference.store_kv(k_cache, v_cache, k, v, self._slots)
+        out = reference.attend(
+            q,
+            k_cache,
+            v_cache,
+            self._qo_indptr,
+            self._kv_lens,
+            self._page_indptr,
+            self._page_indices,
+            self._shape.scale,
+        )
+        return out.flatten(1)
