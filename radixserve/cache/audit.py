@@ -1,0 +1,138 @@
+"""Checks of the cache's invariants.
+
+Owns: what must hold after every call, each check with its own words. Changes nothing. Must not
+know: why a state came about.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from radixserve.cache.lease import CopySources, Lease
+from radixserve.cache.match import StepStamps
+from radixserve.cache.node import Node
+from radixserve.cache.tree import RadixTree
+
+
+def audit(tree: RadixTree, leases: Iterable[Lease], sources: CopySources) -> None:
+    """Raises AssertionError naming the broken invariant."""
+    leases = list(leases)
+    nodes = list(_nodes(tree))
+    _audit_pages(tree, nodes, leases)
+    _audit_locks(tree, nodes, leases, sources)
+    for node in nodes:
+        _audit_shape(node, tree.stride)
+        _audit_stamps(node, tree.stamps)
+    _audit_leaves(tree, nodes)
+    for lease in leases:
+        _audit_lease(lease)
+
+
+def _nodes(tree: RadixTree) -> Iterator[Node]:
+    for namespace, root in tree.roots.items():
+        assert root.namespace == namespace, f"root of {root.namespace!r} filed under {namespace!r}"
+        assert root.children or root.lock, f"empty root of namespace {namespace!r} was kept"
+    pending = list(tree.roots.values())
+    while pending:
+        node = pending.pop()
+        yield node
+        pending.extend(node.children.values())
+
+
+def _audit_pages(tree: RadixTree, nodes: list[Node], leases: list[Lease]) -> None:
+    """free + tree + leased only = total, and no page in two of them."""
+    total = tree.allocator.total
+    owners = [tree.allocator.free_pages()]
+    owners += [node.pages for node in nodes]
+    owners += [lease.own_pages for lease in leases]
+    count = np.bincount(np.concatenate(owners), minlength=total)
+    assert len(count) == total, f"a page id lies outside the pool of {total}"
+    assert (count <= 1).all(), f"pages with two owners: {np.flatnonzero(count > 1).tolist()}"
+    assert (count >= 1).all(), f"pages that nobody has: {np.flatnonzero(count == 0).tolist()}"
+    pages = sum(len(node.pages) for node in nodes)
+    assert tree.pages == pages, f"the tree counts {tree.pages} pages and has {pages}"
+    locked = sum(len(node.pages) for node in nodes if node.lock)
+    assert tree.locked == locked, f"the tree counts {tree.locked} locked pages and has {locked}"
+
+
+def _audit_locks(
+    tree: RadixTree, nodes: list[Node], leases: list[Lease], sources: CopySources
+) -> None:
+    """Every lock is accounted for by a lease or a copy at or below the node."""
+    holders = [lease.deepest for lease in leases] + sources.nodes()
+    holders += [lease.copy[1] for lease in leases if lease.copy is not None]
+    expected: Counter[int] = Counter()
+    for holder in holders:
+        node: Node | None = holder
+        while node is not None:
+            expected[node.serial] += 1
+            if node.parent is None:
+                assert tree.roots.get(node.namespace) is node, "a locked path has left the tree"
+            node = node.parent
+    for node in nodes:
+        wanted = expected[node.serial]
+        assert node.lock == wanted, f"node {node.serial}: lock {node.lock}, {wanted} holders"
+        below = max((child.lock for child in node.children.values()), default=0)
+        assert node.lock >= below, f"node {node.serial}: lock {node.lock} under a child's {below}"
+
+
+def _audit_shape(node: Node, stride: int) -> None:
+    name = f"node {node.serial}"
+    if node.parent is None:
+        assert len(node.key) == len(node.pages) == 0, f"{name}: a root has pages"
+    elif len(node.key) < stride:
+        assert node.key, f"{name}: a leaf without tokens"
+        assert len(node.pages) == 1, f"{name}: a partial leaf has one page"
+        assert not node.children, f"{name}: a partial leaf has children"
+    else:
+        assert len(node.key) == len(node.pages) * stride, f"{name}: ends off a page border"
+    for first, child in node.children.items():
+        assert child.parent is node, f"{name}: a child has another parent"
+        assert child.namespace == node.namespace, f"{name}: a child of another namespace"
+        assert child.key[:stride] == first, f"{name}: a child is filed under another page"
+    order = [] if node.order is None else node.order.keys()
+    assert order == sorted(node.children), f"{name}: its children are out of order"
+    partials = sum(len(first) < stride for first in order)
+    assert node.partials == partials, f"{name}: counts {node.partials} partial leaves of {partials}"
+
+
+def _audit_stamps(node: Node, stamps: StepStamps) -> None:
+    steps = stamps.by_page[node.pages]
+    assert (steps <= stamps.step).all(), f"node {node.serial}: published in a step to come"
+    above = node.parent
+    if above is not None and len(above.pages):
+        steps = np.concatenate((stamps.by_page[above.pages[-1:]], steps))
+    assert (np.diff(steps) >= 0).all(), f"node {node.serial}: published before what it follows"
+
+
+def _audit_leaves(tree: RadixTree, nodes: list[Node]) -> None:
+    listed = Counter(node.serial for node in tree.leaves.nodes())
+    unlocked = [n for n in nodes if n.parent is not None and not n.lock and not n.children]
+    assert listed == Counter(node.serial for node in unlocked), "the eviction queue missed a leaf"
+    for leaf in unlocked:
+        assert leaf.parent is not None
+        if len(leaf.key) < tree.stride:
+            longer = [k for k in leaf.parent.children if k.startswith(leaf.key) and k != leaf.key]
+            assert not longer, f"node {leaf.serial}: an unlocked partial leaf beside a longer page"
+
+
+def _audit_lease(lease: Lease) -> None:
+    path: list[int] = []
+    node: Node | None = lease.node
+    while node is not None:
+        path = node.pages.tolist() + path
+        assert node.namespace == lease.namespace, "a lease of another namespace"
+        node = node.parent
+    assert lease.depth == len(path), f"a lease of depth {lease.depth} ends at {len(path)}"
+    table = lease.pages[: lease.depth].tolist()
+    assert table == path, f"a lease names pages {table}, its path has {path}"
+    if lease.tail is not None:
+        assert lease.tail.parent is lease.node, "a lease's tail hangs from another node"
+        assert lease.tail.pages[0] == lease.pages[lease.depth], "a lease's tail is another's page"
+    if lease.copy is not None:
+        order, source = lease.copy
+        assert order.destination == lease.pages[lease.depth], "a copy goes to a page not its own"
+        assert order.source in source.pages, "a copy comes from a page that is not locked"

@@ -1,0 +1,103 @@
+"""What one request holds of the KV pool.
+
+Owns: the page table of a request, and the copies that wait for the plan being made. Must not know:
+the request, or when its steps run.
+"""
+
+from __future__ import annotations
+
+from radixserve.cache.node import Node
+from radixserve.cache.tree import NO_PAGES, RadixTree
+from radixserve.plan import CopyOrder, Int32
+
+
+class CopySources:
+    """Pages that steps not yet applied copy from; they stay locked until `release`."""
+
+    __slots__ = ("_by_step", "_tree")
+
+    def __init__(self, tree: RadixTree) -> None:
+        self._tree = tree
+        self._by_step: dict[int, list[Node]] = {}
+
+    def hold(self, source: Node) -> None:
+        """Keep a locked node locked until the step now being planned has been applied."""
+        self._by_step.setdefault(self._tree.stamps.step, []).append(source)
+
+    def release(self, step: int) -> None:
+        """The step has been applied: unlock what it copied from."""
+        for source in self._by_step.pop(step, ()):
+            self._tree.unlock(source)
+
+    def release_all(self) -> None:
+        for step in list(self._by_step):
+            self.release(step)
+
+    def nodes(self) -> list[Node]:
+        return [node for nodes in self._by_step.values() for node in nodes]
+
+
+class Lease:
+    """Pages for one request. Made by PrefixCache.acquire, changed only by the cache's verbs.
+
+    namespace, key: what was acquired; key is the bytes of the int32 ids.
+    pages: [n] int32 page table, token t is in pages[t // page_size]; the only page list there is.
+    matched: leading tokens whose KV was in the cache at acquire (a pending copy included).
+
+    The rest is the cache's: cap (most tokens that may match), node (the deepest node of whole pages
+    that this lease locks), depth (pages down to there, which are the tree's), tail (the partial
+    leaf in the tree that names this lease's own page `depth`), copy (an order and its locked
+    source, not yet handed to a plan).
+    """
+
+    __slots__ = (
+        "_sources",
+        "cap",
+        "copy",
+        "depth",
+        "is_released",
+        "key",
+        "matched",
+        "namespace",
+        "node",
+        "pages",
+        "tail",
+    )
+
+    def __init__(
+        self, namespace: str, key: bytes, cap: int, node: Node, pages: Int32, sources: CopySources
+    ) -> None:
+        self.namespace = namespace
+        self.key = key
+        self.cap = cap
+        self.node = node
+        self.pages = pages
+        self.matched = 0
+        self.depth = 0
+        self.tail: Node | None = None
+        self.copy: tuple[CopyOrder, Node] | None = None
+        self.is_released = False
+        self._sources = sources
+
+    @property
+    def deepest(self) -> Node:
+        """The node whose path this lease locks."""
+        return self.node if self.tail is None else self.tail
+
+    @property
+    def own_pages(self) -> Int32:
+        """The pages that only this lease has."""
+        return NO_PAGES if self.is_released else self.pages[self.depth + (self.tail is not None) :]
+
+    def take_copies(self) -> tuple[CopyOrder, ...]:
+        """The copies that the plan now being made must carry; each is handed out once.
+
+        From here on the step runs them: the lease must be neither released nor advanced before
+        that plan is launched, for its page would be another's while the copy is still to come.
+        """
+        if self.copy is None:
+            return ()
+        order, source = self.copy
+        self.copy = None
+        self._sources.hold(source)
+        return (order,)

@@ -1,0 +1,310 @@
+"""The prefix cache: five verbs that give requests their pages and share what is computed.
+
+Owns: who has which page at any time: free, in the tree, or leased only. Must not know: requests,
+steps (beyond their number), tensors.
+
+Keys are bytes of int32 ids. A page belongs to one writer; only whole pages are shared by reference,
+and what is shared of a page not yet full is copied.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from radixserve.cache.allocator import PageAllocator
+from radixserve.cache.audit import audit
+from radixserve.cache.lease import CopySources, Lease
+from radixserve.cache.match import Match
+from radixserve.cache.node import Node
+from radixserve.cache.tree import NO_PAGES, RadixTree
+from radixserve.ints import ceil_div
+from radixserve.plan import CopyOrder, Int32, PageId
+
+
+class PrefixCache:
+    """num_pages pages of page_size tokens.
+
+    enabled=False: nothing matches and nothing is published; pages come and go the same way.
+    audit=True: every invariant is checked after each verb (slow; for tests and debugging).
+    """
+
+    def __init__(
+        self, num_pages: int, page_size: int, *, enabled: bool = True, audit: bool = False
+    ) -> None:
+        if page_size < 1:
+            raise ValueError(f"page_size must be at least 1, not {page_size}")
+        self.page_size = page_size
+        self._is_enabled = enabled
+        self._is_audited = audit
+        self._allocator = PageAllocator(num_pages)
+        self._tree = RadixTree(self._allocator, page_size)
+        self._sources = CopySources(self._tree)
+        self._leases: set[Lease] = set()
+
+    # Steps
+
+    def begin_step(self) -> int:
+        """A new step is being planned; returns its number. What was published so far is written
+        before this step runs, so from now on it may be copied."""
+        self._tree.stamps.step += 1
+        return self._tree.stamps.step
+
+    def end_step(self, step: int) -> None:
+        """The step has been applied: the pages it copied from are unlocked."""
+        self._sources.release(step)
+        self._check()
+
+    def drop_since(self, step: int) -> None:
+        """A step failed: forget everything published in it or later.
+
+        The caller has waited for every launched step and released every lease; raises
+        RuntimeError when a page to drop is still locked.
+        """
+        self._sources.release_all()
+        self._tree.drop_since(step)
+        self._check()
+
+    # The verbs
+
+    def peek(self, namespace: str, key: bytes, limit: int | None = None) -> int:
+        """How many tokens acquire would find. Changes nothing, not even the order of eviction."""
+        cap = self._cap(key, limit)
+        root = self._tree.roots.get(namespace)
+        if root is None:
+            return 0
+        found = self._tree.match(root, key, 0, cap)
+        return found.depth * self.page_size + found.extra
+
+    def acquire(
+        self, namespace: str, key: bytes, *, limit: int | None = None, reserve_pages: int = 0
+    ) -> Lease | None:
+        """Lock the longest match of key and take pages for the rest, evicting where needed.
+
+        At most len - 1 tokens match, and at most `limit`, now and in every later advance. None, and
+        nothing changed, when there are too few pages, or fewer than reserve_pages would be
+        available afterwards. Raises ValueError for an empty key or a negative limit.
+
+        Worked example, page_size 4: of a key of 11 tokens the tree has 6. The lease gets the tree's
+        first page and two of its own; matched is 6, and a copy order brings 2 tokens into pages[1].
+        """
+        cap = self._cap(key, limit)
+        root = self._tree.roots.get(namespace) or Node(namespace, b"", NO_PAGES, None)
+        found = self._tree.match(root, key, 0, cap)
+        total = ceil_div(len(key), self._tree.stride)
+        spare = self.available_pages - self._tree.unlocked_pages(found) - (total - found.depth)
+        spare -= reserve_pages
+        if spare < 0:
+            return None
+        # While it is locked, a page to copy from is one page less to evict.
+        can_copy = found.source is not None and (found.source.lock > 0 or spare > 0)
+        node, source = self._tree.claim(found, with_source=can_copy)
+        self._tree.open_root(root)
+        self._tree.lock(node)
+        table = np.empty(total, dtype=np.int32)
+        lease = Lease(namespace, key, cap, node, table, self._sources)
+        lease.depth = found.depth
+        lease.matched = found.depth * self.page_size
+        self._tree.fill_table(node, None, table[: found.depth])
+        if source is not None:
+            self._tree.lock(source)
+        table[found.depth :] = self._take(total - found.depth)
+        if source is not None:
+            lease.copy = self._copy_order(lease, source, found), source
+            lease.matched += found.extra
+        self._leases.add(lease)
+        self._check()
+        return lease
+
+    def advance(self, lease: Lease, computed: int) -> int:
+        """Match again before the next prefill chunk: others may have computed what comes next.
+
+        computed: leading tokens that launched steps or a match have covered; on a page border,
+        unless it is lease.matched before anything was computed. Returns the new count, never less.
+        Pages no longer needed go back; a copy order may be pending afterwards.
+        """
+        self._require_live(lease)
+        if not 0 <= computed * 4 <= len(lease.key) or computed < lease.depth * self.page_size:
+            raise ValueError(
+                f"computed is {computed}, of {len(lease.key) // 4} tokens of which "
+                f"{lease.depth * self.page_size} are in the tree"
+            )
+        # Behind a published tail nothing is left to match: its last tokens are computed.
+        if self._is_enabled and lease.tail is None:
+            self._publish(lease, lease.key, computed // self.page_size, computed // self.page_size)
+            computed = self._match_again(lease, computed)
+        self._check()
+        return computed
+
+    def grow(self, lease: Lease, tokens: int) -> bool:
+        """Make lease.pages cover `tokens` tokens; False, and nothing changed, when it cannot."""
+        self._require_live(lease)
+        more = ceil_div(tokens, self.page_size) - len(lease.pages)
+        if more > self.available_pages:
+            return False
+        if more > 0:
+            lease.pages = np.concatenate((lease.pages, self._take(more)))
+        self._check()
+        return True
+
+    def commit(self, lease: Lease, key: bytes, length: int, written: int) -> None:
+        """Publish tokens [0, length) of key, which begins with what the lease has published before.
+
+        [0, written) have been computed by launched steps, [written, length) will be by the step now
+        being planned. Whole pages go to the tree by reference; where the tree has a written page
+        already, the lease moves onto the tree's and its own is freed; at a page still to be written
+        that the tree has already, publishing stops until a later commit. When written == length the
+        filled part of the last page is published too, and stays the lease's to write on.
+        """
+        self._require_live(lease)
+        if not 0 <= written <= length <= len(key) // 4:
+            raise ValueError(f"written {written}, length {length}, key of {len(key) // 4} tokens")
+        if length > len(lease.pages) * self.page_size:
+            raise ValueError(f"{length} tokens published from {len(lease.pages)} pages")
+        if self._is_enabled:
+            self._publish(lease, key, length // self.page_size, written // self.page_size)
+            if written == length and lease.depth == length // self.page_size:
+                self._publish_tail(lease, key[lease.depth * self._tree.stride : length * 4])
+        self._check()
+
+    def release(self, lease: Lease) -> None:
+        """Give everything back. What was published stays, unlocked. Once only: RuntimeError."""
+        self._require_live(lease)
+        own = lease.own_pages
+        self._drop_copy(lease)
+        self._tree.unlock(lease.deepest)
+        self._allocator.give(own)
+        lease.is_released = True
+        lease.tail = None
+        lease.pages = NO_PAGES
+        self._leases.discard(lease)
+        self._check()
+
+    def flush(self) -> int:
+        """Drop everything that no lease and no copy holds; returns the tokens dropped."""
+        dropped = self._tree.flush()
+        self._check()
+        return dropped
+
+    # Counts, in pages: free + in the tree (locked or evictable) + leased only = total
+
+    @property
+    def total_pages(self) -> int:
+        return self._allocator.total
+
+    @property
+    def free_pages(self) -> int:
+        return self._allocator.free
+
+    @property
+    def locked_pages(self) -> int:
+        return self._tree.locked
+
+    @property
+    def evictable_pages(self) -> int:
+        return self._tree.pages - self._tree.locked
+
+    @property
+    def available_pages(self) -> int:
+        """What the next acquire or grow could get: free and evictable."""
+        return self._allocator.free + self._tree.pages - self._tree.locked
+
+    @property
+    def leased_pages(self) -> int:
+        return self._allocator.total - self._allocator.free - self._tree.pages
+
+    @property
+    def evicted_tokens(self) -> int:
+        """Cached tokens dropped to make room, since the start."""
+        return self._tree.evicted_tokens
+
+    def audit(self) -> None:
+        """Check every invariant; raises AssertionError naming the one that is broken."""
+        audit(self._tree, self._leases, self._sources)
+
+    def _match_again(self, lease: Lease, computed: int) -> int:
+        found = self._tree.match(lease.node, lease.key, lease.depth, lease.cap)
+        reached = found.depth * self.page_size + found.extra
+        if reached <= computed:
+            return computed
+        node, source = self._tree.claim(found, with_source=True)
+        if source is not None:
+            self._tree.lock(source)
+        self._drop_copy(lease)
+        self._adopt(lease, node, found.depth)
+        if source is not None:
+            lease.copy = self._copy_order(lease, source, found), source
+        return reached
+
+    def _publish(self, lease: Lease, key: bytes, end: int, written: int) -> None:
+        """Publish whole pages [0, end), of which [0, written) are written."""
+        tree = self._tree
+        if lease.depth < min(end, written):
+            found = tree.walk(lease.node, key, lease.depth, min(end, written))
+            node, _ = tree.claim(found, with_source=False)
+            self._adopt(lease, node, found.depth)
+        start = lease.depth * tree.stride
+        if lease.depth >= end or key[start : start + tree.stride] in lease.node.children:
+            return
+        edge = key[start : end * tree.stride]
+        node, pages = lease.node, lease.pages[lease.depth : end]
+        if lease.tail is not None:
+            tree.rekey(lease.tail, edge[: tree.stride])
+            node, lease.tail = lease.tail, None
+            edge, pages = edge[tree.stride :], pages[1:]
+        lease.node = tree.append(node, edge, pages.copy()) if edge else node
+        lease.depth = end
+
+    def _publish_tail(self, lease: Lease, part: bytes) -> None:
+        if not part or self._tree.is_covered(lease.node, part):
+            return
+        if lease.tail is not None:
+            self._tree.rekey(lease.tail, part)
+        else:
+            page = lease.pages[lease.depth : lease.depth + 1].copy()
+            lease.tail = self._tree.add_child(lease.node, part, page)
+
+    def _adopt(self, lease: Lease, node: Node, depth: int) -> None:
+        """Move the lease onto the tree's pages down to `node`, and only then free its own."""
+        start = lease.depth
+        if depth == start:
+            return
+        self._tree.lock(node, above=lease.node)
+        own = lease.pages[start + (lease.tail is not None) : depth].copy()
+        self._tree.fill_table(node, lease.node, lease.pages[:depth])
+        above, lease.node, lease.depth = lease.node, node, depth
+        if lease.tail is not None:
+            tail, lease.tail = lease.tail, None
+            self._tree.unlock(tail, above=above)
+        self._allocator.give(own)
+
+    def _copy_order(self, lease: Lease, source: Node, found: Match) -> CopyOrder:
+        destination = PageId(int(lease.pages[found.depth]))
+        return CopyOrder(PageId(int(source.pages[0])), destination, found.extra)
+
+    def _drop_copy(self, lease: Lease) -> None:
+        if lease.copy is not None:
+            _, source = lease.copy
+            lease.copy = None
+            self._tree.unlock(source)
+
+    def _take(self, n: int) -> Int32:
+        self._tree.evict(n - self._allocator.free)
+        return self._allocator.take(n)
+
+    def _cap(self, key: bytes, limit: int | None) -> int:
+        tokens, odd = divmod(len(key), 4)
+        if tokens == 0 or odd:
+            raise ValueError(f"a key is the bytes of one or more int32 ids, not {len(key)} bytes")
+        if limit is not None and limit < 0:
+            raise ValueError(f"limit must not be negative, not {limit}")
+        if not self._is_enabled:
+            return 0
+        return tokens - 1 if limit is None else min(tokens - 1, limit)
+
+    def _require_live(self, lease: Lease) -> None:
+        if lease.is_released:
+            raise RuntimeError("the lease has been released")
+
+    def _check(self) -> None:
+        if self._is_audited:
+            self.audit()

@@ -1,0 +1,292 @@
+"""The radix tree: which page holds the KV of which prefix.
+
+Owns: the nodes, their locks, the counts of pages in the tree, and what eviction takes. Must not
+know: leases; it gets and gives nodes, keys and pages.
+
+Locks count paths: locking a node adds one to it and to each ancestor, so a node's lock is never
+less than a child's, everything below an unlocked node is unlocked, and evictable pages are simply
+those of unlocked nodes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from radixserve.cache.allocator import PageAllocator
+from radixserve.cache.eviction import LeafQueue
+from radixserve.cache.match import Match, StepStamps, match, walk
+from radixserve.cache.node import Node
+from radixserve.cache.ordered import OrderedKeys
+from radixserve.plan import Int32
+
+NO_PAGES: Int32 = np.empty(0, dtype=np.int32)
+
+# A node grows in place up to this many pages, so that a long decode does not copy its whole edge
+# for each page it fills.
+LONGEST_GROWN = 256
+
+
+class RadixTree:
+    """One root per namespace. `stride` is the bytes of a page's ids.
+
+    pages, locked: how many pages the tree holds, and how many of them are in locked nodes.
+    evicted_tokens: tokens dropped to make room, ever.
+    """
+
+    __slots__ = (
+        "_clock",
+        "allocator",
+        "evicted_tokens",
+        "leaves",
+        "locked",
+        "pages",
+        "roots",
+        "stamps",
+        "stride",
+    )
+
+    def __init__(self, allocator: PageAllocator, page_size: int) -> None:
+        self.allocator = allocator
+        self.stride = 4 * page_size
+        self.stamps = StepStamps(allocator.total)
+        self.leaves = LeafQueue()
+        self.roots: dict[str, Node] = {}
+        self.pages = 0
+        self.locked = 0
+        self.evicted_tokens = 0
+        self._clock = 0
+
+    def match(self, node: Node, key: bytes, depth: int, cap_tokens: int) -> Match:
+        """The longest match of the key's first cap_tokens below `node`, which ends at page depth.
+
+        Changes nothing.
+        """
+        return match(node, key, depth * self.stride, cap_tokens * 4, self.stride, self.stamps)
+
+    def walk(self, node: Node, key: bytes, depth: int, cap_pages: int) -> Match:
+        """Like match, whole pages only."""
+        return walk(node, key, depth * self.stride, cap_pages * self.stride, self.stride)
+
+    def unlocked_pages(self, found: Match) -> int:
+        """How many evictable pages locking the matched whole pages would take away."""
+        if found.node.lock:
+            return 0
+        count = found.inside
+        node = found.node.parent
+        while node is not None and not node.lock:
+            count += len(node.pages)
+            node = node.parent
+        return count
+
+    def claim(self, found: Match, *, with_source: bool) -> tuple[Node, Node | None]:
+        """Cut nodes so that one ends where the match ends, and one is just the page to copy.
+
+        Returns that node and the source; locks nothing.
+        """
+        node, source = found.node, found.source
+        if found.inside < len(node.pages):
+            node = self._split(node, found.inside)
+        if source is None or not with_source:
+            return node, None
+        # Either way the page to copy is now the source's first.
+        return node, source if len(source.pages) == 1 else self._split(source, 1)
+
+    def open_root(self, root: Node) -> None:
+        """Make sure that a root which is about to be locked is found by its namespace."""
+        self.roots.setdefault(root.namespace, root)
+
+    def lock(self, node: Node, above: Node | None = None) -> None:
+        """Add a lock to the path from `node` up to, not including, `above`."""
+        step: Node | None = node
+        while step is not above:
+            assert step is not None
+            if step.lock == 0:
+                self.locked += len(step.pages)
+            step.lock += 1
+            step = step.parent
+
+    def unlock(self, node: Node, above: Node | None = None) -> None:
+        """Take a lock from the path from `node` up to, not including, `above`; counts as a use."""
+        self._clock += 1
+        step: Node | None = node
+        while step is not above:
+            assert step is not None
+            step.lock -= 1
+            step.time = self._clock
+            if step.lock == 0:
+                self.locked -= len(step.pages)
+            step = step.parent
+        self._settle(node)
+
+    def fill_table(self, node: Node, above: Node | None, table: Int32) -> None:
+        """Write the pages of the path from below `above` to `node` to the end of `table`."""
+        end = len(table)
+        step: Node | None = node
+        while step is not above:
+            assert step is not None
+            start = end - len(step.pages)
+            table[start:end] = step.pages
+            step, end = step.parent, start
+
+    def append(self, node: Node, edge: bytes, pages: Int32) -> Node:
+        """Publish whole pages below `node`, which the caller has locked.
+
+        Returns the node that ends with them; the caller's lock now reaches down to it.
+        """
+        is_own = node.lock == 1 and not node.children and node.parent is not None
+        if is_own and len(node.pages) + len(pages) <= LONGEST_GROWN:
+            self._count_in(pages)
+            node.key += edge
+            node.pages = np.concatenate((node.pages, pages))
+            return node
+        return self.add_child(node, edge, pages)
+
+    def add_child(self, node: Node, edge: bytes, pages: Int32) -> Node:
+        """Publish a new child, locked once for the caller, who has locked `node`.
+
+        edge: the ids of whole pages, or of the filled part of one page.
+        """
+        child = Node(node.namespace, edge, pages, node)
+        child.lock = 1
+        self._count_in(pages)
+        self._link(child)
+        self._drop_covered(node, edge[: self.stride])
+        return child
+
+    def rekey(self, leaf: Node, key: bytes) -> None:
+        """A partial leaf's page has been filled further: publish it under the longer key."""
+        self._unlink(leaf)
+        leaf.key = key
+        self.stamps.publish(leaf.pages)
+        self._link(leaf)
+        parent = leaf.parent
+        assert parent is not None
+        self._drop_covered(parent, key)
+
+    def is_covered(self, node: Node, part: bytes) -> bool:
+        """Whether a child of `node` begins with the partial page `part`."""
+        if part in node.children:
+            return True
+        return self._has_longer(node, part)
+
+    def evict(self, n: int) -> None:
+        """Free at least n pages, the least recently used first. The caller knows that n can go."""
+        while n > 0:
+            leaf = self.leaves.oldest()
+            if leaf is None:
+                raise RuntimeError(f"{n} more pages to evict, but no unlocked leaf is left")
+            before = leaf.tokens
+            if len(leaf.pages) > n:
+                self._truncate(leaf, len(leaf.pages) - n)
+                self.evicted_tokens += before - leaf.tokens
+                return
+            n -= len(leaf.pages)
+            self.evicted_tokens += before
+            self._remove(leaf)
+
+    def flush(self) -> int:
+        """Drop every unlocked node; returns how many tokens that were."""
+        dropped = 0
+        while (leaf := self.leaves.oldest()) is not None:
+            dropped += leaf.tokens
+            self._remove(leaf)
+        return dropped
+
+    def drop_since(self, step: int) -> None:
+        """Drop every page published in `step` or later. None of them may be locked."""
+        pending = list(self.roots.values())
+        while pending:
+            node = pending.pop()
+            fresh = np.flatnonzero(self.stamps.by_page[node.pages] >= step)
+            if not len(fresh):
+                pending.extend(node.children.values())
+                continue
+            if node.lock:
+                raise RuntimeError(f"pages {node.pages.tolist()} of step {step} are still locked")
+            # A child is never published before its parent, so all that hangs below goes as well.
+            self._remove_below(node)
+            if fresh[0] == 0:
+                self._remove(node)
+            else:
+                self._truncate(node, int(fresh[0]))
+
+    def _remove_below(self, top: Node) -> None:
+        order = [top]
+        for node in order:
+            order.extend(node.children.values())
+        for node in reversed(order[1:]):
+            self._remove(node)
+
+    def _split(self, node: Node, k: int) -> Node:
+        """Cut `node` after k pages. Returns the new upper part; `node` stays the lower end, so
+        that whoever locked it still holds the whole path."""
+        parent, cut = node.parent, k * self.stride
+        assert parent is not None
+        upper = Node(node.namespace, node.key[:cut], node.pages[:k], parent)
+        upper.lock, upper.time = node.lock, node.time
+        parent.children[node.key[: self.stride]] = upper
+        node.key, node.pages, node.parent = node.key[cut:], node.pages[k:], upper
+        self._link(node)
+        return upper
+
+    def _settle(self, node: Node) -> None:
+        if node.lock or node.children:
+            return
+        if node.parent is None:
+            self.roots.pop(node.namespace, None)
+        elif len(node.key) < self.stride and self._has_longer(node.parent, node.key):
+            self._remove(node)
+        else:
+            self.leaves.push(node)
+
+    def _has_longer(self, node: Node, part: bytes) -> bool:
+        longer = None if node.order is None else node.order.after(part)
+        return longer is not None and longer.startswith(part)
+
+    def _drop_covered(self, node: Node, first: bytes) -> None:
+        """Drop the unlocked partial leaves that a new child makes useless."""
+        if not node.partials:
+            return
+        for end in range(4, len(first), 4):
+            leaf = node.children.get(first[:end])
+            if leaf is not None and leaf.lock == 0:
+                self._remove(leaf)
+
+    def _truncate(self, leaf: Node, keep: int) -> None:
+        freed = leaf.pages[keep:]
+        leaf.pages, leaf.key = leaf.pages[:keep], leaf.key[: keep * self.stride]
+        self.pages -= len(freed)
+        self.allocator.give(freed)
+        self.leaves.push(leaf)
+
+    def _remove(self, leaf: Node) -> None:
+        """Take an unlocked leaf out and free its pages; its parent may become the next to go."""
+        parent = leaf.parent
+        assert parent is not None
+        self._unlink(leaf)
+        leaf.parent = None
+        self.pages -= len(leaf.pages)
+        self.allocator.give(leaf.pages)
+        self._settle(parent)
+
+    def _count_in(self, pages: Int32) -> None:
+        self.stamps.publish(pages)
+        self.pages += len(pages)
+        self.locked += len(pages)
+
+    def _link(self, node: Node) -> None:
+        parent, first = node.parent, node.key[: self.stride]
+        assert parent is not None
+        if parent.order is None:
+            parent.order = OrderedKeys()
+        parent.order.add(first)
+        parent.children[first] = node
+        parent.partials += len(first) < self.stride
+
+    def _unlink(self, node: Node) -> None:
+        parent, first = node.parent, node.key[: self.stride]
+        assert parent is not None
+        assert parent.order is not None
+        parent.order.remove(first)
+        del parent.children[first]
+        parent.partials -= len(first) < self.stride
