@@ -1,0 +1,224 @@
+"""Chat templates: messages to text, and to ids in which control tokens are the template's alone.
+
+Owns: the model's templates, and what they say about roles. Must not know: requests, HTTP,
+`tokenizers`.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jinja2
+
+from radixserve.errors import ConfigError, InvalidRequest
+from radixserve.log import logger
+from radixserve.text.conversation import Marks, map_strings, normalise, strings_in, unused_marks
+from radixserve.text.files import DEFAULT_TEMPLATE, TextFiles
+from radixserve.text.jinja import compile_template, run_template
+from radixserve.text.roles import Roles, RoleText, RoleTexts
+from radixserve.text.tokenizer import IdArray, Run, Tokenizer, check_text
+
+_TOOL_TEMPLATE = "tool_use"
+_OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt", "range"})
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+class ChatTemplate:
+    """The model's chat template.
+
+    available: whether chat works. problem: why not, "" where it does. prefix_stable: whether a
+    conversation that goes on only appends to its rendering (checked at load); where it does not,
+    programs and chat share only what comes before the first rewritten block.
+    """
+
+    def __init__(self, templates: Mapping[str, str], tokens: Mapping[str, str]) -> None:
+        """templates: by name. tokens: bos_token, eos_token and the like, for the templates."""
+        self._tokens = dict(tokens)
+        self._templates: dict[str, jinja2.Template] = {}
+        self.problem = ""
+        for name, text in templates.items():
+            try:
+                self._templates[name] = compile_template(text)
+            except jinja2.TemplateSyntaxError as error:
+                self.problem = f"the model's chat template is broken: {error} (line {error.lineno})"
+        if DEFAULT_TEMPLATE in self._templates:
+            self.problem = ""
+        elif not self.problem:
+            named = f"; it has {', '.join(sorted(templates))}" if templates else ""
+            self.problem = f"the model has no (default) chat template{named}"
+        self.available = not self.problem
+        self._roles = RoleTexts(self._render_blocks)
+        self.prefix_stable = self.available and self._roles.is_prefix_stable()
+
+    @classmethod
+    def load(cls, files: TextFiles, override: str = "") -> ChatTemplate:
+        """The templates of `files`, or the one in the file `override` where that is given.
+
+        A model without a working template loads all the same: chat is refused then, completions
+        work. Raises ConfigError when `override` cannot be used.
+        """
+        templates = files.templates
+        if override:
+            try:
+                templates = {DEFAULT_TEMPLATE: pathlib.Path(override).read_text(encoding="utf-8")}
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"chat_template: cannot read {override}: {error}") from error
+        chat = cls(templates, files.named_tokens)
+        if override and not chat.available:
+            raise ConfigError(f"chat_template: {override}: {chat.problem}")
+        if not chat.available:
+            logger.warning("chat is refused: %s", chat.problem)
+        elif not chat.prefix_stable:
+            logger.warning(
+                "the chat template rewrites earlier blocks; programs and chat share less"
+            )
+        return chat
+
+    def render(
+        self,
+        messages: Messages,
+        *,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
+        tools: list[dict[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The text of a conversation, for reading; encode() gives the ids that are safe to run.
+
+        add_generation_prompt: open the answer; None: unless continue_final_message, which leaves
+        the last message open instead. variables: more of them for the template.
+        Raises InvalidRequest for messages that the template refuses, with its words.
+        """
+        options = _Options(add_generation_prompt, continue_final_message, tools, variables)
+        return self._render(normalise(messages), options)
+
+    def encode(
+        self,
+        messages: Messages,
+        tokenizer: Tokenizer,
+        *,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
+        tools: list[dict[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> IdArray:
+        """Ids of a conversation: [n] int32. Arguments and errors as for render().
+
+        Control tokens that messages, tools or variables spell are plain text. Where none is spelt,
+        the ids are those of render()'s text. BOS stands where the template puts it.
+        """
+        options = _Options(add_generation_prompt, continue_final_message, tools, variables)
+        plain = normalise(messages)
+        given = [plain, tools, variables]
+        if not any(map(tokenizer.spells_control, strings_in(given))):
+            runs = [Run(self._render(plain, options), special=True)]
+            return tokenizer.encode_runs(runs, opens=True, bos=False)
+        marks = Marks(*unused_marks(given, 2))
+        plain, tools, variables = map_strings(
+            given, lambda text: marks.protect(tokenizer.split_control(text))
+        )
+        options = _Options(add_generation_prompt, continue_final_message, tools, variables)
+        runs = marks.runs(self._render(plain, options), tokenizer.spells_control)
+        return tokenizer.encode_runs(runs, opens=True, bos=False)
+
+    def role_text(self, earlier: Roles, role: str) -> RoleText:
+        """What opens and closes a block of `role` behind the closed blocks `earlier`.
+
+        The template's default system block comes in once, when the first block is no system.
+        Raises InvalidRequest with the template's own words where it refuses that order of roles.
+        """
+        self._require()
+        return self._roles.role_text(_known_as(earlier), *_known_as((role,)))
+
+    def generation_open(self, earlier: Roles) -> str:
+        """What opens an assistant block that the model writes from its beginning."""
+        self._require()
+        return self._roles.generation_open(_known_as(earlier))
+
+    def _require(self) -> None:
+        if not self.available:
+            raise InvalidRequest(self.problem, param="messages")
+
+    def _render(self, messages: list[dict[str, Any]], options: _Options) -> str:
+        self._require()
+        options.check(self._tokens)
+        if not messages:
+            raise InvalidRequest("messages is empty", param="messages")
+        sentinel = ""
+        if options.continues:
+            (sentinel,) = unused_marks([messages, options.tools, options.variables], 1)
+            last = messages[-1]
+            messages = [*messages[:-1], {**last, "content": last["content"] + sentinel}]
+        text = self._run(messages, options.tools, options.prompts, options.variables)
+        if not options.continues:
+            return text
+        before, found, _ = text.rpartition(sentinel)
+        if not found:
+            raise InvalidRequest(
+                "continue_final_message: the chat template does not show the last message",
+                param="continue_final_message",
+            )
+        return before
+
+    def _render_blocks(
+        self, roles: Roles, contents: tuple[str, ...], add_generation_prompt: bool
+    ) -> str:
+        messages = [{"role": role, "content": text} for role, text in zip(roles, contents)]
+        return self._run(messages, None, add_generation_prompt, {})
+
+    def _run(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
+        add_generation_prompt: bool,
+        more: Mapping[str, Any],
+    ) -> str:
+        name = _TOOL_TEMPLATE if tools and _TOOL_TEMPLATE in self._templates else DEFAULT_TEMPLATE
+        variables: dict[str, Any] = {
+            "messages": messages,
+            "tools": tools,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        return run_template(self._templates[name], variables | self._tokens | dict(more))
+
+
+class _Options:
+    """Arguments of one rendering, resolved: prompts: open the answer. continues: leave the last
+    message open."""
+
+    def __init__(
+        self,
+        add_generation_prompt: bool | None,
+        continue_final_message: bool,
+        tools: list[dict[str, Any]] | None,
+        variables: Mapping[str, Any] | None,
+    ) -> None:
+        if add_generation_prompt and continue_final_message:
+            raise InvalidRequest(
+                "add_generation_prompt and continue_final_message exclude each other",
+                param="continue_final_message",
+            )
+        self.continues = continue_final_message
+        self.prompts = (
+            not continue_final_message if add_generation_prompt is None else add_generation_prompt
+        )
+        self.tools = tools
+        self.variables = variables or {}
+
+    def check(self, tokens: Mapping[str, str]) -> None:
+        taken = (_OWN_VARIABLES | tokens.keys()) & self.variables.keys()
+        if taken:
+            raise InvalidRequest(
+                f"chat template variables that may not be set: {', '.join(sorted(taken))}",
+                param="chat_template_kwargs",
+            )
+        for text in strings_in([self.tools, self.variables]):
+            check_text(text, "tools" if self.tools else "chat_template_kwargs")
+
+
+def _known_as(roles: Roles) -> Roles:
+    return tuple("system" if role == "developer" else role for role in roles)

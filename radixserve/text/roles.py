@@ -1,0 +1,149 @@
+"""What opens and closes a block of a role, taken from a chat template without reading it.
+
+Owns: deriving role text as the difference of renderings around sentinels, and whether a template
+only ever appends. Must not know: jinja, tokens.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from radixserve.errors import InvalidRequest
+
+Roles = tuple[str, ...]
+# (roles, contents, add_generation_prompt) -> text; raises InvalidRequest where it refuses
+Render = Callable[[Roles, tuple[str, ...], bool], str]
+
+MAX_BLOCKS = 1024
+_ROLE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_PROBED = (
+    ("system", "user", "assistant", "user", "assistant"),
+    ("user", "assistant", "user", "assistant"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RoleText:
+    """open: what stands before the block's content, behind all that came before. close: after."""
+
+    open: str
+    close: str
+
+
+class RoleTexts:
+    """The role texts of one template; each is rendered once and kept.
+
+    Worked example, ChatML with a default system block: role_text((), "user") opens with
+    "<|im_start|>system\\nYou are ..<|im_end|>\\n<|im_start|>user\\n" and closes with
+    "<|im_end|>\\n"; role_text(("user",), "assistant") opens with "<|im_start|>assistant\\n".
+    """
+
+    def __init__(self, render: Render) -> None:
+        self._render = render
+        # Drawn at random so that no template's own text and no user's can hold it.
+        self._stem = f"\ufdd0{os.urandom(6).hex()}"
+        self._layout = functools.lru_cache(maxsize=4096)(self._rendered_layout)
+
+    def role_text(self, earlier: Roles, role: str) -> RoleText:
+        """Texts around a block of `role` behind the closed blocks `earlier`.
+
+        Raises InvalidRequest with the template's own words where it refuses that order.
+        """
+        check_role(role)
+        if len(earlier) >= MAX_BLOCKS:
+            raise InvalidRequest(f"more than {MAX_BLOCKS} role blocks in one program")
+        between, close = self._ends((*earlier, role))
+        if not earlier:
+            return RoleText(between, close)
+        closed = self._ends(earlier)[1]
+        return RoleText(between[_common_prefix(between, closed) :], close)
+
+    def generation_open(self, earlier: Roles) -> str:
+        """What opens an assistant block that the model is to write from its beginning: the
+        template's generation prompt, where that begins as an assistant block does."""
+        opening = self.role_text(earlier, "assistant").open
+        if not earlier or not self._accepts(earlier, True):
+            return opening
+        prompt = self._texts(earlier, True)[-1]
+        prompt = prompt[_common_prefix(prompt, self._ends(earlier)[1]) :]
+        return prompt if prompt.startswith(opening) else opening
+
+    def is_prefix_stable(self) -> bool:
+        """Whether role texts around contents give just what the template renders, also when the
+        model's answers become history. Orders of roles that the template refuses are left out;
+        False when it refuses all that are tried."""
+        accepted = [roles for roles in _PROBED if self._accepts(roles, False)]
+        return bool(accepted) and all(map(self._only_appends, accepted))
+
+    def _accepts(self, roles: Roles, add_generation_prompt: bool) -> bool:
+        return not isinstance(self._layout(roles, add_generation_prompt), InvalidRequest)
+
+    def _only_appends(self, roles: Roles) -> bool:
+        """Texts around k contents, appended block by block: [open 1, close 1 + open 2, ..]."""
+        appended = [""]
+        for k, role in enumerate(roles):
+            block = self.role_text(roles[:k], role)
+            if role == "assistant":
+                prompted = (*appended[:-1], appended[-1] + block.open)
+                if self._accepts(roles[:k], True) and self._texts(roles[:k], True) != prompted:
+                    return False
+            appended[-1] += block.open
+            appended.append(block.close)
+            whole = roles[: k + 1]
+            if self._accepts(whole, False) and self._texts(whole, False) != tuple(appended):
+                return False
+        return True
+
+    def _ends(self, roles: Roles) -> tuple[str, str]:
+        """(text before the last block's content, text after it)."""
+        try:
+            texts = self._texts(roles, False)
+        except InvalidRequest:
+            if roles[-1] == "user":
+                raise
+            # Some templates fold a system block into the user block behind it.
+            texts = self._texts((*roles, "user"), False)
+            return texts[len(roles) - 1], ""
+        return texts[-2], texts[-1]
+
+    def _texts(self, roles: Roles, add_generation_prompt: bool) -> tuple[str, ...]:
+        """The rendering of blocks with sentinels as content, cut at the sentinels."""
+        texts = self._layout(roles, add_generation_prompt)
+        if isinstance(texts, InvalidRequest):
+            raise texts
+        return texts
+
+    def _rendered_layout(
+        self, roles: Roles, add_generation_prompt: bool
+    ) -> tuple[str, ...] | InvalidRequest:
+        sentinels = tuple(f"{self._stem}.{i}\ufdd1" for i in range(len(roles)))
+        try:
+            rest = self._render(roles, sentinels, add_generation_prompt)
+        except InvalidRequest as refusal:
+            return refusal
+        texts = []
+        for sentinel in sentinels:
+            before, found, rest = rest.partition(sentinel)
+            if not found or sentinel in rest:
+                return InvalidRequest(
+                    "the model's chat template does not render these roles one after another: "
+                    + ", ".join(roles)
+                )
+            texts.append(before)
+        return (*texts, rest)
+
+
+def check_role(role: object) -> str:
+    """`role` where it is a word that may name a role; raises InvalidRequest."""
+    if not isinstance(role, str) or not _ROLE.fullmatch(role):
+        raise InvalidRequest(f"a role is a word of up to 64 letters and digits, not {role!r}")
+    return role
+
+
+def _common_prefix(one: str, other: str) -> int:
+    differs = (i for i, (a, b) in enumerate(zip(one, other)) if a != b)
+    return next(differs, min(len(one), len(other)))
