@@ -181,44 +181,48 @@ def write_gguf(
     folder: pathlib.Path,
     path: pathlib.Path,
     kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    *,
+    extra: dict[str, np.ndarray] | None = None,
+    without: str = "",
     **metadata: Any,
 ) -> Any:
     """Write the model of `folder` as GGUF, matrices in type `kind`, and say what is in it.
 
-    metadata: "rope.scaling.type"=... and the like, written under the architecture's prefix.
+    extra: more tensors. without: a tensor to leave out. metadata: "rope.scaling.type"=... and the
+    like, written under the architecture's prefix.
     Returns the transformers model with the weights that a right reader gets back.
     """
     model = reference(folder)
     config = model.config
     arch = {"mistral": "llama"}.get(config.model_type, config.model_type)
     writer = gguf.GGUFWriter(path, arch)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(getattr(config, "head_dim", None) or 16)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    settings: dict[str, Any] = {
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": config.intermediate_size,
+        "block_count": config.num_hidden_layers,
+        "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": config.num_key_value_heads,
+        "attention.key_length": getattr(config, "head_dim", None) or 16,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "rope.freq_base": float(config.rope_parameters["rope_theta"]),
+    }
     writer.add_eos_token_id(0)
-    for key, value in metadata.items():
+    for key, value in (settings | metadata).items():
         writer.add_key_value(f"{arch}.{key}", value, _value_type(value))
-    state = model.state_dict()
-    for name, tensor in model.named_parameters():
-        values = tensor.detach().numpy()
-        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    for name, parameter in model.named_parameters():
+        values = parameter.detach().numpy()
+        stored_kind = kind if values.ndim == 2 else gguf.GGMLQuantizationType.F32
         part = name.split(".")[-2]
-        if arch == "llama" and part in heads:
-            values = permute(values, heads[part])
-        raw = gguf.quants.quantize(values, kind) if tensor.ndim == 2 else values
-        raw_kind = kind if tensor.ndim == 2 else gguf.GGMLQuantizationType.F32
-        writer.add_tensor(gguf_name(name), raw, raw_dtype=raw_kind)
-        if tensor.ndim == 2:
-            whole = gguf.quants.dequantize(
-                gguf.quants.quantize(tensor.detach().numpy(), kind), kind
-            )
-            state[name].copy_(torch.from_numpy(np.array(whole)))
+        rows = permute(values, heads[part]) if arch == "llama" and part in heads else values
+        if gguf_name(name) != without:
+            stored = gguf.quants.quantize(rows, stored_kind)
+            writer.add_tensor(gguf_name(name), stored, raw_dtype=stored_kind)
+        known = gguf.quants.dequantize(gguf.quants.quantize(values, stored_kind), stored_kind)
+        parameter.data = torch.tensor(known)
+    for name, values in (extra or {}).items():
+        writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -117,14 +117,13 @@ class GgufFile:
         return ModelLoadError(f"{self.path}: cannot dequantise tensor {tensor.name} of type {kind}")
 
     def _permuted_heads(self, name: str) -> int:
-        if self.architecture != "llama":
+        part = re.fullmatch(r"blk\.\d+\.attn_([qk])\.(weight|bias)", name)
+        if self.architecture != "llama" or part is None:
             return 0
         heads = int(self.metadata["llama.attention.head_count"])
-        if re.fullmatch(r"blk\.\d+\.attn_q\.(weight|bias)", name):
+        if part[1] == "q":
             return heads
-        if re.fullmatch(r"blk\.\d+\.attn_k\.(weight|bias)", name):
-            return int(self.metadata.get("llama.attention.head_count_kv", heads))
-        return 0
+        return int(self.metadata.get("llama.attention.head_count_kv", heads))
 
 
 def unpermute(values: npt.NDArray[np.float32], heads: int) -> npt.NDArray[np.float32]:

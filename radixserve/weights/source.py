@@ -50,7 +50,7 @@ def resolve(ref: str) -> ModelSource:
         raise ModelLoadError(f"{ref}: a model file must end in .gguf; give the folder otherwise")
     if ref == SMOLLM2:
         return ModelSource("gguf", smollm2_file(), SMOLLM2)
-    if path.exists():
+    if ref and path.exists():
         raise ModelLoadError(f"{ref}: there is no config.json in this folder")
     if _is_hub_id(ref):
         return ModelSource("folder", _from_hub(ref), ref)
