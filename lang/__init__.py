@@ -1,0 +1,87 @@
+"""The language: Python functions of a state that call a model many times.
+
+    import radixserve as rs
+
+    @rs.function
+    def capital(s, country):
+        s += rs.user(f"What is the capital of {country}?")
+        s += rs.assistant(rs.gen("answer", max_tokens=16))
+
+    state = capital.run(country="France", backend=rs.RuntimeEndpoint("http://localhost:30000"))
+    print(state["answer"])
+
+Imports nothing of the runtime, and no torch.
+"""
+
+from radixserve.lang.api import (
+    OpenAI,
+    Runtime,
+    assistant,
+    assistant_begin,
+    assistant_end,
+    gen,
+    gen_int,
+    gen_string,
+    image,
+    select,
+    separate_reasoning,
+    system,
+    system_begin,
+    system_end,
+    user,
+    user_begin,
+    user_end,
+)
+from radixserve.lang.backends.base import Backend
+from radixserve.lang.backends.default import flush_cache, get_server_info, set_default_backend
+from radixserve.lang.backends.engine import EngineBackend
+from radixserve.lang.backends.http import RuntimeEndpoint
+from radixserve.lang.backends.mock import Mock
+from radixserve.lang.choices import (
+    ChoicesMethod,
+    greedy_token_selection,
+    token_length_normalized,
+    unconditional_likelihood_normalized,
+)
+from radixserve.lang.errors import BackendError, LangError, ProgramCancelled, ProgramError
+from radixserve.lang.program import Program, function
+from radixserve.lang.state import ForkGroup, ProgramState
+
+__all__ = [
+    "Backend",
+    "BackendError",
+    "ChoicesMethod",
+    "EngineBackend",
+    "ForkGroup",
+    "LangError",
+    "Mock",
+    "OpenAI",
+    "Program",
+    "ProgramCancelled",
+    "ProgramError",
+    "ProgramState",
+    "Runtime",
+    "RuntimeEndpoint",
+    "assistant",
+    "assistant_begin",
+    "assistant_end",
+    "flush_cache",
+    "function",
+    "gen",
+    "gen_int",
+    "gen_string",
+    "get_server_info",
+    "greedy_token_selection",
+    "image",
+    "select",
+    "separate_reasoning",
+    "set_default_backend",
+    "system",
+    "system_begin",
+    "system_end",
+    "token_length_normalized",
+    "unconditional_likelihood_normalized",
+    "user",
+    "user_begin",
+    "user_end",
+]

@@ -1,0 +1,183 @@
+"""The words of the language: what a program writes to build expressions.
+
+Owns: the names and parameters that programs written for SGLang's frontend use. Must not know: how
+expressions are run. A parameter whose effect does not exist yet raises NotImplementedError here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+from radixserve.lang.choices import ChoicesMethod, token_length_normalized
+from radixserve.lang.ir import Chain, Expr, Gen, RoleBegin, RoleEnd, Select, items
+from radixserve.lang.sampling import Sampling, refuse_later, stop_texts, token_ids
+
+_GREEDY_BELOW = 1e-6
+
+
+def gen(  # noqa: PLR0913 - the compatible surface
+    name: str | None = None,
+    max_tokens: int | None = None,
+    min_tokens: int | None = None,
+    n: int | None = None,
+    stop: str | Iterable[str] | None = None,
+    stop_token_ids: Iterable[int] | None = None,
+    stop_regex: str | Iterable[str] | None = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    top_k: int | None = None,
+    min_p: float | None = None,
+    frequency_penalty: float | None = None,
+    presence_penalty: float | None = None,
+    ignore_eos: bool | None = None,
+    return_logprob: bool | None = None,
+    logprob_start_len: int | None = None,
+    top_logprobs_num: int | None = None,
+    return_text_in_logprobs: bool | None = None,
+    dtype: object = None,
+    choices: Sequence[str] | None = None,
+    choices_method: ChoicesMethod | None = None,
+    regex: str | None = None,
+    json_schema: object = None,
+) -> Expr:
+    """Let the model write; the text becomes variable `name`. None means run()'s default.
+
+    The text ends before a stop text, at an end token or after max_tokens tokens. n > 1 samples n
+    texts for one prompt: the variable is their list and the state goes on from the first.
+    choices makes it a select(), which no sampling parameter fits.
+    """
+    _check_name(name)
+    refuse_later(stop_regex=stop_regex, dtype=dtype, regex=regex, json_schema=json_schema)
+    sampling = Sampling(
+        max_new_tokens=max_tokens,
+        min_new_tokens=min_tokens,
+        n=n,
+        stop=stop_texts(stop),
+        stop_token_ids=token_ids(stop_token_ids),
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        min_p=min_p,
+        frequency_penalty=frequency_penalty,
+        presence_penalty=presence_penalty,
+        ignore_eos=ignore_eos,
+        return_logprob=return_logprob,
+        logprob_start_len=logprob_start_len,
+        top_logprobs_num=top_logprobs_num,
+        return_text_in_logprobs=return_text_in_logprobs,
+    )
+    if choices is not None:
+        method = choices_method or token_length_normalized
+        return _choice_of(name, choices, sampling, method)
+    if choices_method is not None:
+        raise ValueError("gen(choices_method=..) needs choices")
+    return Gen(name, sampling)
+
+
+def select(
+    name: str | None = None,
+    choices: Sequence[str] | None = None,
+    temperature: float = 0.0,
+    choices_method: ChoicesMethod = token_length_normalized,
+) -> Expr:
+    """Let the model pick one of `choices`; variable `name` is exactly that string.
+
+    Every choice is scored by its own tokens' log-probabilities after the prompt, then
+    choices_method picks. Its scores are in the meta information. Sampling (temperature > 0) is not
+    implemented.
+    """
+    _check_name(name)
+    if choices is None:
+        raise ValueError("select() needs choices")
+    return _choice_of(name, choices, Sampling(temperature=temperature), choices_method)
+
+
+def system(expr: str | Expr | None = None) -> Expr:
+    """A system block of the model's own template, holding `expr`."""
+    return _role("system", expr)
+
+
+def user(expr: str | Expr | None = None) -> Expr:
+    """A user block of the model's own template, holding `expr`."""
+    return _role("user", expr)
+
+
+def assistant(expr: str | Expr | None = None) -> Expr:
+    """An assistant block of the model's own template, holding `expr`."""
+    return _role("assistant", expr)
+
+
+def system_begin() -> Expr:
+    return RoleBegin("system")
+
+
+def system_end() -> Expr:
+    return RoleEnd("system")
+
+
+def user_begin() -> Expr:
+    return RoleBegin("user")
+
+
+def user_end() -> Expr:
+    return RoleEnd("user")
+
+
+def assistant_begin() -> Expr:
+    return RoleBegin("assistant")
+
+
+def assistant_end() -> Expr:
+    return RoleEnd("assistant")
+
+
+def gen_int(*_: Any, **__: Any) -> NoReturn:
+    raise NotImplementedError("gen_int is not implemented yet: it needs structured output")
+
+
+def gen_string(*_: Any, **__: Any) -> NoReturn:
+    raise NotImplementedError("gen_string is not implemented yet: it needs structured output")
+
+
+def image(*_: Any, **__: Any) -> NoReturn:
+    raise NotImplementedError("image is not implemented: models here read text only")
+
+
+def separate_reasoning(*_: Any, **__: Any) -> NoReturn:
+    raise NotImplementedError("separate_reasoning is not implemented yet")
+
+
+def Runtime(*_: Any, **__: Any) -> NoReturn:  # noqa: N802 - a class in the compatible surface
+    raise NotImplementedError(
+        "Runtime is not implemented: use radixserve.Engine(model), or RuntimeEndpoint(url)"
+    )
+
+
+def OpenAI(*_: Any, **__: Any) -> NoReturn:  # noqa: N802 - a class in the compatible surface
+    raise NotImplementedError("OpenAI is not implemented yet")
+
+
+def _choice_of(
+    name: str | None, choices: Sequence[str], sampling: Sampling, method: ChoicesMethod
+) -> Select:
+    if isinstance(choices, str) or not all(isinstance(each, str) for each in choices):
+        raise TypeError(f"choices must be a list of strings, not {choices!r}")
+    if not choices:
+        raise ValueError("choices is empty: there is nothing to select")
+    for given, value in (sampling.params() | sampling.beside()).items():
+        if given != "temperature":
+            raise ValueError(f"{given} has no effect on a choice")
+        if value >= _GREEDY_BELOW:
+            raise NotImplementedError(f"select with temperature {value} is not implemented yet")
+    return Select(name, tuple(choices), method)
+
+
+def _role(role: str, expr: str | Expr | None) -> Chain:
+    inner = () if expr is None else items(expr)
+    return Chain((RoleBegin(role), *inner, RoleEnd(role)))
+
+
+def _check_name(name: object) -> None:
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"the name of a variable is a str, not {name!r}")

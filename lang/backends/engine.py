@@ -1,0 +1,72 @@
+"""A backend on an engine in this process.
+
+Owns: reading an engine's blocking iterator of chunks to its end. Must not know: the engine; it is
+given an object with the verbs of EngineLink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol, cast
+
+from radixserve.lang.backends.base import Body, Reply
+from radixserve.lang.errors import BackendError
+
+
+class EngineLink(Protocol):
+    """submit: chunks of one call, the final reply last; without "stream" only that."""
+
+    def submit(self, body: Body) -> Iterator[Any]: ...
+
+    def abort(self, rid: str) -> None: ...
+
+    def flush_cache(self) -> Any: ...
+
+    def get_server_info(self) -> dict[str, Any]: ...
+
+
+class EngineBackend:
+    """The engine's errors are passed on as they are."""
+
+    def __init__(self, link: EngineLink) -> None:
+        self._link = link
+
+    def generate(self, body: Body) -> Reply | list[Reply]:
+        return cast("Reply | list[Reply]", self._last(body))
+
+    def choose(self, body: Body) -> Reply:
+        return cast("Reply", self._last(body))
+
+    def stream(self, body: Body) -> Iterator[Reply]:
+        chunks = self._link.submit(body)
+        try:
+            yield from chunks
+        finally:
+            _close(chunks)
+
+    def abort(self, rid: str) -> None:
+        self._link.abort(rid)
+
+    def flush_cache(self) -> None:
+        self._link.flush_cache()
+
+    def get_server_info(self) -> dict[str, Any]:
+        return self._link.get_server_info()
+
+    def _last(self, body: Body) -> Any:
+        chunks = self._link.submit(body)
+        reply = None
+        try:
+            for chunk in chunks:
+                reply = chunk
+        finally:
+            _close(chunks)
+        if reply is None:
+            raise BackendError(502, "malformed_reply", f"the engine gave no reply to {body['rid']}")
+        return reply
+
+
+def _close(chunks: Iterator[Any]) -> None:
+    close = getattr(chunks, "close", None)
+    if close is not None:
+        close()

@@ -1,0 +1,132 @@
+"""How select() picks: three methods, each a formula over the candidates' log-probabilities.
+
+With l[1..n] the log-probabilities of a choice's n tokens after the prompt and u[1..n] those of
+the same tokens without the prompt:
+
+    token_length_normalized               max of  sum(l) / n
+    greedy_token_selection                token by token, the best next token among the choices left
+    unconditional_likelihood_normalized   max of  sum(l - u) / n
+
+The sum over no tokens (an empty choice) scores 0. Ties go to the choice written first. A method of
+your own is any object with `name`, `needs_unconditional` and `decide`. Must not know: backends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One choice as the model sees it.
+
+    ids: [n] its tokens, from the first one that differs from the prompt's. logprobs: [n].
+    unconditional: [n] or None where the method did not ask for it.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    unconditional: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """index: the chosen candidate. meta: what the method computed, by name."""
+
+    index: int
+    meta: dict[str, Any]
+
+
+class ChoicesMethod(Protocol):
+    """decide() is a pure function of the candidates (at least one)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def needs_unconditional(self) -> bool: ...
+
+    def decide(self, candidates: Sequence[Candidate]) -> Decision: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLengthNormalized:
+    """Highest mean log-probability per token: sum(l) / n.
+
+    -1.2 for one token beats [-9, -1, -1, -1, -1, -1] (mean -2.33).
+    """
+
+    name: str = "token_length_normalized"
+    needs_unconditional: bool = False
+
+    def decide(self, candidates: Sequence[Candidate]) -> Decision:
+        scores = [_mean(each.logprobs) for each in candidates]
+        return Decision(_best(scores), {"scores": scores})
+
+
+@dataclass(frozen=True, slots=True)
+class GreedyTokenSelection:
+    """The choice that greedy decoding would walk into, were only the choices allowed.
+
+    At step i the choices left are grouped by their token i, the group with the best log-probability
+    stays, the others go. A choice that has ended competes with its mean log-probability as if it
+    went on. scores: a choice's log-probability at the last step where it was still in.
+    """
+
+    name: str = "greedy_token_selection"
+    needs_unconditional: bool = False
+
+    def decide(self, candidates: Sequence[Candidate]) -> Decision:
+        left = list(range(len(candidates)))
+        scores = [_at(each, 0) for each in candidates]
+        step = 0
+        while len(left) > 1 and any(step < len(candidates[i].ids) for i in left):
+            for i in left:
+                scores[i] = _at(candidates[i], step)
+            first = max(left, key=lambda i: scores[i])
+            token = _token(candidates[first], step)
+            left = [i for i in left if _token(candidates[i], step) == token]
+            step += 1
+        return Decision(left[0], {"scores": scores, "steps": step})
+
+
+@dataclass(frozen=True, slots=True)
+class UnconditionalLikelihoodNormalized:
+    """Highest mean gain over the choice's likelihood without the prompt: sum(l - u) / n."""
+
+    name: str = "unconditional_likelihood_normalized"
+    needs_unconditional: bool = True
+
+    def decide(self, candidates: Sequence[Candidate]) -> Decision:
+        scores = []
+        for each in candidates:
+            if each.unconditional is None:
+                raise ValueError(f"choice {each.text!r} came without unconditional scores")
+            scores.append(_mean(each.logprobs) - _mean(each.unconditional))
+        return Decision(_best(scores), {"scores": scores})
+
+
+token_length_normalized = TokenLengthNormalized()
+greedy_token_selection = GreedyTokenSelection()
+unconditional_likelihood_normalized = UnconditionalLikelihoodNormalized()
+
+
+def _mean(logprobs: Sequence[float]) -> float:
+    return sum(logprobs) / len(logprobs) if logprobs else 0.0
+
+
+def _best(scores: Sequence[float]) -> int:
+    return max(range(len(scores)), key=lambda i: scores[i])
+
+
+def _at(candidate: Candidate, step: int) -> float:
+    if step < len(candidate.logprobs):
+        return candidate.logprobs[step]
+    return _mean(candidate.logprobs)
+
+
+def _token(candidate: Candidate, step: int) -> int | None:
+    return candidate.ids[step] if step < len(candidate.ids) else None

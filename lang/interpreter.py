@@ -1,0 +1,214 @@
+"""The interpreter: one branch of a program's state, and what each operation does to it.
+
+Owns: prompt, text, variables, messages of one branch and the wire form of its calls. perform() is a
+generator that yields a Call and is sent the reply, so whoever drives it decides how calls are made:
+in this thread, in another, or on an event loop. Must not know: threads, backends, waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, Literal, assert_never
+
+from radixserve.lang.ir import (
+    Assign,
+    Border,
+    Gen,
+    Op,
+    RoleBegin,
+    RoleEnd,
+    ScopeBegin,
+    ScopeEnd,
+    Select,
+    Text,
+)
+from radixserve.lang.prompt import Part, Prompt
+from radixserve.lang.replies import Generated, read_generated, read_scored
+from radixserve.lang.sampling import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request to a backend; body is its wire form."""
+
+    kind: Literal["generate", "choose"]
+    body: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a branch stands in its run; numbers calls and forks in the order they happen.
+
+    The root's calls are 0, 1, ..; a fork takes the next number f and its child i calls f.i.0,
+    f.i.1, .. parent: the last call before. siblings: branches whose next call extends parent.
+    """
+
+    run: str
+    prefix: str = ""
+    count: int = 0
+    parent: str = ""
+    siblings: int = 1
+
+    def next_call(self) -> dict[str, Any]:
+        call = f"{self.prefix}{self.count}"
+        ref = {"id": self.run, "call": call, "parent": self.parent, "siblings": self.siblings}
+        self.count, self.parent, self.siblings = self.count + 1, call, 1
+        return ref
+
+    def fork(self, size: int) -> list[Place]:
+        at = f"{self.prefix}{self.count}"
+        self.count += 1
+        siblings = self.siblings * size
+        return [Place(self.run, f"{at}.{i}.", 0, self.parent, siblings) for i in range(size)]
+
+
+@dataclass(slots=True)
+class Stream:
+    """A variable's text as it grows; a new value of the same name is a new Stream."""
+
+    text: str = ""
+    meta: Any = None
+    is_done: bool = False
+
+
+class Interpreter:
+    """variables, metas: by name. streams: each variable's newest text. own: names set here."""
+
+    def __init__(self, place: Place, defaults: Sampling, streaming: bool = False) -> None:
+        self.variables: dict[str, Any] = {}
+        self.metas: dict[str, Any] = {}
+        self.streams: dict[str, Stream] = {}
+        self.messages: list[dict[str, str]] = []
+        self.own: dict[str, None] = {}
+        self._place = place
+        self._defaults = defaults
+        self._streaming = streaming
+        self._prompt = Prompt()
+        self._text = ""
+        self._live: Stream | None = None
+        self._role_start = 0
+        self._scopes: list[int] = []
+
+    def text(self) -> str:
+        """Everything appended so far, what is being generated included, without role marks."""
+        return self._text + (self._live.text if self._live else "")
+
+    def parts(self) -> list[Part]:
+        return self._prompt.parts()
+
+    def fork(self, size: int) -> list[Interpreter]:
+        """`size` copies that go on from here; text after this is a new segment in all of them."""
+        self._prompt.add_border()
+        return [self._copy(place) for place in self._place.fork(size)]
+
+    def _copy(self, place: Place) -> Interpreter:
+        child = Interpreter(place, self._defaults, self._streaming)
+        child.variables.update(self.variables)
+        child.metas.update(self.metas)
+        child.streams.update(self.streams)
+        child.messages.extend(self.messages)
+        child._prompt = self._prompt.copy()
+        child._text = self._text
+        child._role_start = self._role_start
+        child._scopes.extend(self._scopes)
+        return child
+
+    def perform(self, op: Op) -> Generator[Call, Any, None]:
+        """Do `op`, yielding a Call where it needs one and expecting its final reply."""
+        match op:
+            case Text(value=text):
+                self._add_text(text)
+            case Gen():
+                yield from self._generate(op)
+            case Select():
+                yield from self._select(op)
+            case RoleBegin(role=role):
+                self._prompt.open_role(role)
+                self._role_start = len(self._text)
+            case RoleEnd(role=role):
+                self._prompt.close_role(role)
+                self.messages.append({"role": role, "content": self._text[self._role_start :]})
+            case ScopeBegin():
+                self._scopes.append(len(self._text))
+            case ScopeEnd(name=name):
+                self._assign(name, self._text[self._scopes.pop() :], None)
+            case Assign(name=name, value=value, meta=meta):
+                self._assign(name, value, meta)
+            case Border():
+                self._prompt.add_border()
+            case _:
+                assert_never(op)
+
+    def progress(self, chunk: dict[str, Any]) -> None:
+        """A streamed chunk (cumulative) of the call that perform() waits for."""
+        if self._live is not None:
+            self._live.text = chunk["text"]
+            self._live.meta = chunk.get("meta_info")
+
+    def _add_text(self, text: str) -> None:
+        self._prompt.add_text(text)
+        self._text += text
+
+    def _assign(self, name: str | None, value: Any, meta: Any) -> None:
+        if name is None:
+            return
+        self.variables[name] = value
+        self.own[name] = None
+        self.streams[name] = Stream(value if isinstance(value, str) else "", meta, True)
+        self.metas.pop(name, None)
+        if meta is not None:
+            self.metas[name] = meta
+
+    def _generate(self, op: Gen) -> Generator[Call, Any, None]:
+        sampling = op.sampling.over(self._defaults)
+        n = sampling.n or 1
+        body = self._body(
+            self._prompt.parts(), sampling.params(), stream=self._streaming and n == 1
+        )
+        live = self._live = Stream()
+        if op.name is not None:
+            self.streams[op.name] = live
+        reply = yield Call("generate", body | sampling.beside())
+        outputs = read_generated(reply, n)
+        # The state goes on from the first output; the others are values only.
+        self._keep(outputs[0])
+        if n == 1:
+            self._assign(op.name, outputs[0].text, outputs[0].meta)
+        else:
+            self._assign(op.name, [each.text for each in outputs], [each.meta for each in outputs])
+        live.text, live.meta, live.is_done = outputs[0].text, outputs[0].meta, True
+        if op.name is not None:
+            self.streams[op.name] = live
+
+    def _keep(self, output: Generated) -> None:
+        self._live = None
+        self._text += output.text
+        self._prompt.replace(output.prompt, output.kept, output.rest)
+
+    def _select(self, op: Select) -> Generator[Call, Any, None]:
+        unconditional = op.method.needs_unconditional
+        asked = {"choices": list(op.choices), "unconditional": unconditional}
+        reply = yield Call("choose", self._body([*self._prompt.parts(), asked], {}, stream=False))
+        scored = read_scored(reply, op.choices, unconditional)
+        decision = op.method.decide(scored.candidates)
+        winner = scored.candidates[decision.index]
+        self._prompt.replace(scored.prompt, list(winner.ids), "")
+        self._text += winner.text
+        meta = scored.meta | {"method": op.method.name} | decision.meta
+        meta["choices"] = [
+            {"text": each.text, "ids": list(each.ids), "logprobs": list(each.logprobs)}
+            | ({"unconditional_logprobs": list(each.unconditional)} if each.unconditional else {})
+            for each in scored.candidates
+        ]
+        self._assign(op.name, winner.text, meta)
+
+    def _body(self, parts: list[Part], params: dict[str, Any], stream: bool) -> dict[str, Any]:
+        program = self._place.next_call()
+        return {
+            "input": parts,
+            "sampling_params": params,
+            "rid": f"{program['id']}-{program['call']}",
+            "stream": stream,
+            "program": program,
+        }

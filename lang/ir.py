@@ -1,0 +1,142 @@
+"""What a program appends to its state: expressions, and the operations they are made of.
+
+Owns: the shapes of expressions, and how strings and expressions are joined. An operation (Op) is
+what an interpreter performs; Chain and Nested are only ways of writing several. Must not know:
+how anything is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from radixserve.lang.choices import ChoicesMethod
+from radixserve.lang.sampling import Sampling
+
+ROLES = ("system", "user", "assistant")
+
+
+class Expr:
+    """Anything that can be appended to a state, joined with + to strings and other expressions."""
+
+    __slots__ = ()
+
+    def __add__(self, other: str | Expr) -> Chain:
+        return Chain((*items(self), *items(other)))
+
+    def __radd__(self, other: str | Expr) -> Chain:
+        return Chain((*items(other), *items(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Text(Expr):
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gen(Expr):
+    """Let the model write. name: the variable that receives the text, or None."""
+
+    name: str | None
+    sampling: Sampling
+
+    def __repr__(self) -> str:
+        return f"gen({self.name!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Select(Expr):
+    """Let the model pick one of `choices` (at least one) by `method`."""
+
+    name: str | None
+    choices: tuple[str, ...]
+    method: ChoicesMethod
+
+    def __repr__(self) -> str:
+        return f"select({self.name!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class RoleBegin(Expr):
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoleEnd(Expr):
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeBegin(Expr):
+    """The text from here to the matching ScopeEnd becomes the variable that ScopeEnd names."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeEnd(Expr):
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assign(Expr):
+    """Set a variable without touching the text. meta: its meta information, or None."""
+
+    name: str
+    value: Any
+    meta: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Border(Expr):
+    """End the current segment of text: what follows is tokenised on its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain(Expr):
+    """Operations and nested programs, one after another."""
+
+    items: tuple[Op | Nested, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Nested(Expr):
+    """Another program's body, to be run on the state that this is appended to."""
+
+    name: str
+    body: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> NoReturn:
+        raise TypeError(
+            f"{self.name}(..) without a state is an expression to append to one; "
+            f"{self.name}.run(..) runs it by itself"
+        )
+
+
+Op = Text | Gen | Select | RoleBegin | RoleEnd | ScopeBegin | ScopeEnd | Assign | Border
+
+
+def items(value: str | Expr) -> tuple[Op | Nested, ...]:
+    """What appending `value` does, in order. Raises TypeError for what cannot be appended."""
+    match value:
+        case str():
+            return (Text(value),)
+        case Chain(items=each):
+            return each
+        case (
+            Text() | Gen() | Select() | RoleBegin() | RoleEnd() | ScopeBegin() | ScopeEnd()
+            | Assign() | Border() | Nested()
+        ):  # fmt: skip
+            return (value,)
+        case _:
+            raise TypeError(f"append a str or an expression, not {value!r}")
+
+
+def variable(op: Op) -> str | None:
+    """The variable that has a new value once `op` has been performed."""
+    match op:
+        case Gen(name=name) | Select(name=name) | ScopeEnd(name=name) | Assign(name=name):
+            return name
+        case Text() | RoleBegin() | RoleEnd() | ScopeBegin() | Border():
+            return None

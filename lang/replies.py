@@ -1,0 +1,99 @@
+"""What a backend's reply means, checked once where it arrives.
+
+Owns: the shape of replies. Raises BackendError where one is not what the call asked for. Must not
+know: states, variables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from radixserve.lang.choices import Candidate
+from radixserve.lang.errors import BackendError
+from radixserve.lang.prompt import Part
+
+Reply = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """One output. kept: [k] its ids that stay in the state; rest: kept text beyond what they spell.
+
+    meta: what get_meta_info() shows. prompt: the ids part that replaces what was sent.
+    """
+
+    text: str
+    kept: list[int]
+    rest: str
+    prompt: Part
+    meta: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """The choices of one select, in the order they were sent."""
+
+    candidates: list[Candidate]
+    prompt: Part
+    meta: dict[str, Any]
+
+
+def read_generated(reply: object, n: int) -> list[Generated]:
+    """reply: one dict for n == 1, a list of n otherwise."""
+    replies = reply if isinstance(reply, list) else [reply]
+    if len(replies) != n:
+        _malformed(f"{len(replies)} outputs for n = {n}")
+    return [_read_output(each) for each in replies]
+
+
+def _read_output(reply: object) -> Generated:
+    if not isinstance(reply, dict):
+        _malformed(f"a generation is an object, not {reply!r}")
+    meta, prompt = _read_meta(reply)
+    reason = meta.get("finish_reason")
+    if not isinstance(reason, dict):
+        _malformed(f"finish_reason is {reason!r} in a final reply")
+    if reason.get("type") == "abort":
+        message = str(reason.get("message") or "the call was aborted")
+        raise BackendError(499, "cancelled", message)
+    try:
+        ids = list(reply["output_ids"])
+        kept = ids[: meta.pop("kept_ids", len(ids))]
+        return Generated(reply["text"], kept, meta.pop("kept_tail", ""), prompt, meta)
+    except KeyError as missing:
+        _malformed(f"a generation without {missing}")
+
+
+def read_scored(reply: object, choices: tuple[str, ...], unconditional: bool) -> Scored:
+    if not isinstance(reply, dict) or not isinstance(reply.get("choices"), list):
+        _malformed(f"scores of choices are an object with a list of choices, not {reply!r}")
+    entries = reply["choices"]
+    if len(entries) != len(choices):
+        _malformed(f"{len(entries)} scores for {len(choices)} choices")
+    meta, prompt = _read_meta(reply)
+    pairs = zip(choices, entries, strict=True)
+    return Scored([_read_choice(text, each, unconditional) for text, each in pairs], prompt, meta)
+
+
+def _read_choice(text: str, entry: dict[str, Any], unconditional: bool) -> Candidate:
+    try:
+        ids, logprobs = tuple(entry["ids"]), tuple(entry["logprobs"])
+        without = tuple(entry["unconditional_logprobs"]) if unconditional else None
+    except KeyError as missing:
+        _malformed(f"choice {text!r} without {missing}")
+    if len(logprobs) != len(ids) or (without is not None and len(without) != len(ids)):
+        _malformed(f"choice {text!r} has {len(ids)} ids but {len(logprobs)} log-probabilities")
+    return Candidate(text, ids, logprobs, without)
+
+
+def _read_meta(reply: dict[str, Any]) -> tuple[dict[str, Any], Part]:
+    meta = dict(reply.get("meta_info") or {})
+    prompt = meta.pop("prompt", None)
+    if not isinstance(prompt, dict) or "ids" not in prompt:
+        _malformed("meta_info has no prompt ids, although the input was parts")
+    return meta, prompt
+
+
+def _malformed(what: str) -> NoReturn:
+    raise BackendError(502, "malformed_reply", f"the backend's reply is malformed: {what}")

@@ -1,0 +1,115 @@
+"""Sampling parameters as programs write them and as they go on the wire.
+
+Owns: one record for what gen() and run() may say, and how one falls back on the other. Must not
+know: which values are legal (the server checks them) or how a call is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any, TypedDict
+
+_BESIDE = ("return_logprob", "logprob_start_len", "top_logprobs_num", "return_text_in_logprobs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """None means: not said here. An empty tuple means: none."""
+
+    max_new_tokens: int | None = None
+    min_new_tokens: int | None = None
+    n: int | None = None
+    stop: tuple[str, ...] | None = None
+    stop_token_ids: tuple[int, ...] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    ignore_eos: bool | None = None
+    return_logprob: bool | None = None
+    logprob_start_len: int | None = None
+    top_logprobs_num: int | None = None
+    return_text_in_logprobs: bool | None = None
+
+    def over(self, defaults: Sampling) -> Sampling:
+        """These values, and those of `defaults` where nothing was said."""
+        merged: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            merged[field.name] = getattr(defaults, field.name) if value is None else value
+        return Sampling(**merged)
+
+    def params(self) -> dict[str, Any]:
+        """The `sampling_params` of a call; what was left unsaid is left out."""
+        return {name: value for name, value in self._said().items() if name not in _BESIDE}
+
+    def beside(self) -> dict[str, Any]:
+        """The fields of a call that stand beside `sampling_params`: log-probabilities."""
+        return {name: value for name, value in self._said().items() if name in _BESIDE}
+
+    def _said(self) -> dict[str, Any]:
+        said = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in said.items()
+            if value is not None and value != ()
+        }
+
+
+class RunDefaults(TypedDict, total=False):
+    """The sampling arguments of run() and run_batch()."""
+
+    max_new_tokens: int | None
+    n: int | None
+    stop: str | Iterable[str] | None
+    stop_token_ids: Iterable[int] | None
+    stop_regex: str | Iterable[str] | None
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    min_p: float | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
+    ignore_eos: bool | None
+    return_logprob: bool | None
+    logprob_start_len: int | None
+    top_logprobs_num: int | None
+    return_text_in_logprobs: bool | None
+
+
+_NEUTRAL = Sampling(
+    max_new_tokens=128, n=1, temperature=1.0, top_p=1.0, top_k=-1, min_p=0.0,
+    frequency_penalty=0.0, presence_penalty=0.0, ignore_eos=False,
+)  # fmt: skip
+
+
+def run_defaults(given: RunDefaults) -> Sampling:
+    """What a gen() that says nothing gets. Raises NotImplementedError on stop_regex."""
+    values: dict[str, Any] = dict(given)
+    refuse_later(stop_regex=values.pop("stop_regex", None) or None)
+    values["stop"] = stop_texts(values.get("stop"))
+    values["stop_token_ids"] = token_ids(values.get("stop_token_ids"))
+    unknown = set(values) - {field.name for field in fields(Sampling)}
+    if unknown:
+        raise TypeError(f"unknown sampling argument {sorted(unknown)[0]!r}")
+    return Sampling(**values).over(_NEUTRAL)
+
+
+def stop_texts(stop: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    if stop is None:
+        return None
+    return (stop,) if isinstance(stop, str) else tuple(stop)
+
+
+def token_ids(ids: Iterable[int] | None) -> tuple[int, ...] | None:
+    return None if ids is None else tuple(ids)
+
+
+def refuse_later(**given: object) -> None:
+    """Raise NotImplementedError naming the first argument that was given a value."""
+    for name, value in given.items():
+        if value is not None:
+            raise NotImplementedError(f"{name} is not implemented yet (got {value!r})")
