@@ -16,6 +16,7 @@ import msgspec
 
 from radixserve.config.flags import configure
 from radixserve.errors import EngineDead
+from radixserve.gateway import Gateway
 from radixserve.launch import Launched, launch
 from radixserve.native.service import NativeService
 from radixserve.wire.messages import Gauges
@@ -155,7 +156,7 @@ class Engine:
         self.close()
 
     @property
-    def _gateway(self) -> Any:
+    def _gateway(self) -> Gateway:
         if self._launched is None or self._loop.is_closed():
             raise EngineDead("the engine is closed")
         return self._launched.gateway

@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import secrets
 import uuid
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any, assert_never
 
 import msgspec
@@ -203,7 +203,7 @@ class Gateway:
                 f"the prompt has {len(ids)} tokens, max_prompt_tokens is {most}", param="prompt"
             )
 
-    def _send(self, messages: list[ToEngine] | list[Generate] | list[Abort]) -> None:
+    def _send(self, messages: Sequence[ToEngine]) -> None:
         if messages:
             self._channel.send(codec.encode(messages))
 
@@ -211,7 +211,7 @@ class Gateway:
         if self.dead is not None:
             raise EngineDead(str(self.dead))
         control = Control(str(next(self._control_ids)), op)
-        reply = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[ControlReply] = asyncio.get_running_loop().create_future()
         self._replies[control.id] = reply
         self._send([control])
         try:

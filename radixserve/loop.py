@@ -60,7 +60,7 @@ def _computing() -> Iterator[None]:
 
 
 class StepHandle(Protocol):
-    def sample(self, mask: object | None = None) -> None: ...
+    def sample(self) -> None: ...
     def result(self) -> StepResult: ...
 
 
@@ -99,7 +99,7 @@ class Loop:
         """Take what has arrived, make one step, say what came of it."""
         events = self._drain()
         try:
-            events += self._step()
+            self._step(events)
         except StepFailed as failure:
             logger.error("a step failed", exc_info=failure.cause)
             self._launched.clear()
@@ -113,8 +113,8 @@ class Loop:
         """Steps launched and not applied."""
         return len(self._launched)
 
-    def _step(self) -> list[FromEngine]:
-        events: list[FromEngine] = []
+    def _step(self, events: list[FromEngine]) -> None:
+        """One step; what is to be told goes into events, also when the step fails midway."""
         plan = self._scheduler.plan()
         step = None
         if plan is not None:
@@ -128,7 +128,6 @@ class Loop:
             self._launched.append(step)
             if not self._overlap:
                 events += self._apply()
-        return events
 
     def _apply(self) -> list[FromEngine]:
         with _computing():

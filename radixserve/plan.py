@@ -108,6 +108,7 @@ class StepPlan:
     outputs: npt.NDArray[np.int8]
     page_indptr: Int32
     page_indices: Int32
+    samples: Int32
     opened: tuple[Opened, ...] = ()
     closed: tuple[SlotId, ...] = ()
     copies: tuple[CopyOrder, ...] = ()

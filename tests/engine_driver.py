@@ -60,7 +60,7 @@ class EngineDriver:
             context_len=context_len,
             vocab_size=vocab,
             stop_ids=stop_ids,
-            token_bytes=[bytes([97 + i]) for i in range(vocab)],
+            token_bytes=[chr(97 + i).encode() for i in range(vocab)],
         )
         self.executor = FakeExecutor(pages, page_size, vocab)
         self.channel = ListChannel()
@@ -131,4 +131,4 @@ class EngineDriver:
         assert gauges.free_tokens + gauges.evictable_tokens == gauges.kv_tokens
         self.scheduler.flush()
         self.cache.audit()
-        assert self.cache.free_pages == self.cache.num_pages
+        assert self.cache.free_pages == self.cache.total_pages

@@ -12,18 +12,19 @@ import numpy as np
 import torch
 
 from radixserve.attention import select
-from radixserve.attention.base import AttentionBackend, AttentionInputs, AttentionShape
+from radixserve.attention.base import AttentionBackend, AttentionInputs
 from radixserve.config.schema import Config
 from radixserve.executor import memory
 from radixserve.executor.inputs import InputBuilder, StepInputs
 from radixserve.executor.kv_pool import KvPool, bytes_per_token
 from radixserve.layers.context import ForwardContext
 from radixserve.log import logger
-from radixserve.models.decoder import Decoder
+from radixserve.models.decoder import Decoder, attention_shape
 from radixserve.models.registry import load_model
-from radixserve.models.spec import ModelSpec, read_spec
-from radixserve.plan import Output, StepPlan, StepResult, TokenLogprobs
+from radixserve.models.spec import read_spec
+from radixserve.plan import Output, SlotId, StepPlan, StepResult, TokenLogprobs
 from radixserve.sampling.batch import SamplingBatch
+from radixserve.sampling.edits import Bits
 from radixserve.sampling.logprobs import score_tokens
 from radixserve.sampling.sampler import sample
 from radixserve.weights import source
@@ -51,10 +52,7 @@ class Executor:
     def launch(self, plan: StepPlan) -> Step:
         """Open and close slots, copy pages, run the model. Raises ValueError for what it cannot."""
         _refuse(plan)
-        for slot in plan.closed:
-            self._sampling.close(slot)
-        for opened in plan.opened:
-            self._sampling.open(opened)
+        self._take_slots(plan)
         self._kv_pool.copy(plan.copies)
         inputs = self._inputs.build(plan)
         self._attention.plan(
@@ -69,9 +67,18 @@ class Executor:
         hidden = self._model.forward(inputs.ids, ForwardContext(inputs.positions, self._attention))
         return Step(self, plan, inputs, hidden)
 
+    def _take_slots(self, plan: StepPlan) -> None:
+        # A step that failed may have left slots open that are opened again here, or never have
+        # opened the ones that are closed now.
+        for slot in (*plan.closed, *(opened.slot for opened in plan.opened)):
+            if slot in self._sampling.params:
+                self._sampling.close(slot)
+        for opened in plan.opened:
+            self._sampling.open(opened)
+
     @torch.inference_mode()
     def draw(
-        self, plan: StepPlan, inputs: StepInputs, hidden: torch.Tensor, mask: torch.Tensor | None
+        self, plan: StepPlan, inputs: StepInputs, hidden: torch.Tensor, mask: Bits | None
     ) -> StepResult:
         """Logits of the rows that sample or score, and what they give."""
         rows = inputs.sampling
@@ -82,6 +89,8 @@ class Executor:
             ids, found = sample(logits, plan.slots[rows], plan.samples[rows], self._sampling, mask)
             logprobs = {int(rows[index]): values for index, values in found.items()}
             self._inputs.remember(plan, rows, torch.from_numpy(ids))
+            for row, token in zip(rows.tolist(), ids.tolist()):
+                self._sampling.append(SlotId(int(plan.slots[row])), token)
         return StepResult(
             step=plan.step,
             rows=rows,
@@ -98,7 +107,11 @@ class Executor:
             start = int(inputs.last[order.row]) + 1 - int(plan.lengths[order.row])
             first = start + order.first - int(plan.positions[order.row])
             states = hidden[first : first + len(order.targets)]
-            scores.append(score_tokens(states, self._model.logits, order.targets, order.top))
+            scores.append(
+                score_tokens(
+                    states, self._model.logits, order.targets, order.top, self._sampling.valid_ids
+                )
+            )
         return scores
 
 
@@ -116,8 +129,8 @@ class Step:
         self._hidden = hidden
         self._result: StepResult | None = None
 
-    def sample(self, mask: torch.Tensor | None = None) -> None:
-        """Draw. mask: [sampling rows, vocab] bool, True where a token is legal."""
+    def sample(self, mask: Bits | None = None) -> None:
+        """Draw. mask: legal ids of each sampling row, see sampling.edits.edited."""
         self._result = self._executor.draw(self._plan, self._inputs, self._hidden, mask)
 
     def result(self) -> StepResult:
@@ -171,13 +184,3 @@ def load_executor(config: Config, valid_ids: int) -> LoadedExecutor:
     )  # fmt: skip
     executor = Executor(model, pool, attention, sampling, slots, device)
     return LoadedExecutor(executor, pages, spec.context_len, config.model.dtype)
-
-
-def attention_shape(spec: ModelSpec) -> AttentionShape:
-    return AttentionShape(
-        num_layers=spec.num_layers,
-        num_qo_heads=spec.num_qo_heads,
-        num_kv_heads=spec.num_kv_heads,
-        head_dim=spec.head_dim,
-        scale=spec.head_dim**-0.5,
-    )

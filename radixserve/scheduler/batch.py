@@ -81,7 +81,6 @@ class StepBuilder:
         self._outputs.append(Output.SAMPLE if samples else Output.NONE)
         self._pages.append(request.lease.pages[: ceil_div(end, self._page_size)].copy())
         self._samples.append(end if samples else 0)
-        self.copies.extend(request.lease.take_copies())
 
     def _score(self, request: Request, start: int, end: int) -> int | None:
         """Logits at position p score the token at p + 1; the prompt's last token scores none."""

@@ -37,6 +37,7 @@ class Outputs:
 
     def __init__(self) -> None:
         self.retractions = 0
+        self._requests = 0
         self._prompt_tokens = 0
         self._cached_tokens = 0
         self._computed_tokens = 0
@@ -62,6 +63,7 @@ class Outputs:
         return [PromptScores(request.rid, start, on_wire(values))]
 
     def finish(self, request: Request, ending: Ending, error: Exception | None) -> Finished:
+        self._requests += 1
         self._prompt_tokens += request.prompt_len
         refusal = None
         if error is not None:
@@ -81,6 +83,7 @@ class Outputs:
 
     def gauges(self, **state: int) -> Gauges:
         return Gauges(
+            requests=self._requests,
             prompt_tokens=self._prompt_tokens,
             cached_tokens=self._cached_tokens,
             computed_tokens=self._computed_tokens,

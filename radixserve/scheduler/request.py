@@ -21,7 +21,7 @@ from radixserve.scheduler.finish import FinishCheck
 from radixserve.wire.messages import Generate
 
 if TYPE_CHECKING:
-    from radixserve.cache.prefix import Lease
+    from radixserve.cache.lease import Lease
 
 
 class Phase(enum.Enum):

@@ -74,7 +74,7 @@ class Scheduler:
             allowed = allowed_new_tokens(
                 message,
                 self._context_len,
-                self._cache.num_pages * self._cache.page_size,
+                self._cache.total_pages * self._cache.page_size,
                 self._vocab_size,
             )
         except RequestError as error:
@@ -186,10 +186,10 @@ class Scheduler:
         return self._outputs.gauges(
             running=len(self._running),
             waiting=len(self._waiting),
-            kv_tokens=cache.num_pages * size,
+            kv_tokens=cache.total_pages * size,
             free_tokens=cache.free_pages * size,
             evictable_tokens=cache.evictable_pages * size,
-            locked_tokens=(cache.num_pages - cache.free_pages - cache.evictable_pages) * size,
+            locked_tokens=(cache.total_pages - cache.free_pages - cache.evictable_pages) * size,
             steps=self._steps,
             evicted_tokens=cache.evicted_tokens,
         )
@@ -225,6 +225,7 @@ class Scheduler:
         if end < total:
             end = round_down(end, self._cache.page_size)
         samples = end == total and request.wants_decode
+        builder.copies.extend(request.lease.take_copies())
         self._commit(request, end, start)
         builder.add(request, end, request.tokens()[start:end], samples=samples)
         self._outputs.count_computed(request, end - start)
@@ -310,7 +311,7 @@ class Scheduler:
 
     @staticmethod
     def _own_pages(request: Request) -> int:
-        return 0 if request.lease is None else request.lease.own_pages
+        return 0 if request.lease is None else len(request.lease.own_pages)
 
     # ---- endings ----
 

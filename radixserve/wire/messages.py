@@ -149,6 +149,7 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     evictable_tokens: int = 0
     locked_tokens: int = 0
     steps: int = 0
+    requests: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     computed_tokens: int = 0
