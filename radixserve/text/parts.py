@@ -9,11 +9,11 @@ A part is one of these objects:
                            the role of the block still open at their end
   {"text": ".."}           text of the program; inside a role block control tokens that it spells
                            are plain text, outside they are tokens
+  {"border": true}         ends a text segment (a fork or sync of the program)
   {"role_open": "user"}    begins a block, in the words of the model's own chat template
   {"role_close": "user"}   ends it
   {"choices": ["a", ..]}   last only: answers to choose from
-All that stands between two ids parts is one segment, tokenised once, alone; {"ids": []} is the way
-to say that a segment ends. The segment that opens the prompt gets BOS and dummy prefix space.
+All that stands between ids parts and borders is one segment, tokenised once, alone. The segment that opens the prompt gets BOS and dummy prefix space.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from radixserve.text.chat import ChatTemplate
 from radixserve.text.roles import check_role
 from radixserve.text.tokenizer import IdArray, Run, Tokenizer, check_text
 
-_KINDS = ("ids", "text", "role_open", "role_close", "choices")
+_KINDS = ("ids", "text", "border", "role_open", "role_close", "choices")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,8 @@ def encode_parts(
                     prompt.add_ids(part)
                 case "text":
                     prompt.add_text(part["text"])
+                case "border":
+                    prompt.end_segment(part["border"])
                 case "role_open":
                     prompt.open_role(part["role_open"])
                 case "role_close":
@@ -134,6 +136,11 @@ class _Prompt:
         check_text(text)
         if text:
             self._add_run(Run(text, special=self._open is None))
+
+    def end_segment(self, border: object) -> None:
+        if border is not True:
+            raise InvalidRequest("border is true or not there")
+        self._settle()
 
     def open_role(self, role: object) -> None:
         role = check_role(role)
