@@ -13,7 +13,8 @@ A part is one of these objects:
   {"role_open": "user"}    begins a block, in the words of the model's own chat template
   {"role_close": "user"}   ends it
   {"choices": ["a", ..]}   last only: answers to choose from
-All that stands between ids parts and borders is one segment, tokenised once, alone. The segment that opens the prompt gets BOS and dummy prefix space.
+All that stands between ids parts and borders is one segment, tokenised once, alone. The segment that
+opens the prompt gets BOS and dummy prefix space.
 """
 
 from __future__ import annotations
@@ -83,19 +84,10 @@ def encode_parts(
         if choices is not None:
             raise InvalidRequest("choices must be the last part", param=f"{param}[{i}]")
         try:
-            match kind:
-                case "ids":
-                    prompt.add_ids(part)
-                case "text":
-                    prompt.add_text(part["text"])
-                case "border":
-                    prompt.end_segment(part["border"])
-                case "role_open":
-                    prompt.open_role(part["role_open"])
-                case "role_close":
-                    prompt.close_role(part["role_close"])
-                case "choices":
-                    choices = _checked_choices(part["choices"])
+            if kind == "choices":
+                choices = _checked_choices(part["choices"])
+            else:
+                prompt.add(kind, part)
         except InvalidRequest as error:
             raise InvalidRequest(error.message, param=f"{param}[{i}].{kind}") from error
     return prompt.encoded(choices)
@@ -116,6 +108,19 @@ class _Prompt:
         # The template puts BOS itself where its text comes first.
         self._adds_bos = True
         self._awaits_answer = False
+
+    def add(self, kind: str, part: Mapping[str, Any]) -> None:
+        match kind:
+            case "ids":
+                self.add_ids(part)
+            case "text":
+                self.add_text(part["text"])
+            case "border":
+                self.end_segment(part["border"])
+            case "role_open":
+                self.open_role(part["role_open"])
+            case _:
+                self.close_role(part["role_close"])
 
     def add_ids(self, part: Mapping[str, Any]) -> None:
         ids = self._checked_ids(part["ids"])
