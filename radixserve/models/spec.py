@@ -183,6 +183,8 @@ def _rope(config: dict[str, Any], context_len: int) -> RopeSpec:
     # transformers 5 keeps everything in rope_parameters, 4 had theta at top level and the rest in
     # rope_scaling; both may stand in one file, and then the scaling dictionary's own values win.
     settings = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    if nested := [key for key, value in settings.items() if isinstance(value, dict)]:
+        raise ValueError(f"rotary settings for each layer type ({nested[0]}) are not supported")
     theta = settings.get("rope_theta", config.get("rope_theta"))
     kind = settings.get("rope_type") or settings.get("type") or "default"
     partial = settings.get("partial_rotary_factor", config.get("partial_rotary_factor"))

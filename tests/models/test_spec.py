@@ -83,6 +83,10 @@ REFUSED = {
     "rope type": ({ROPE: {"rope_type": "yarn", "factor": 4.0}}, "'yarn'"),
     "legacy rope type": ({ROPE: {"type": "dynamic", "factor": 2.0}}, "'dynamic'"),
     "rope type, 5": ({"rope_parameters": {"rope_type": "longrope"}}, "'longrope'"),
+    "rope by layer type": (
+        {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e6}}},
+        "full_attention",
+    ),
     "rope factor missing": ({ROPE: {"type": "linear"}}, "'factor'"),
     "partial rotary": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
     "activation": ({"hidden_act": "gelu"}, "'gelu'"),
