@@ -13,8 +13,8 @@ A part is one of these objects:
   {"role_open": "user"}    begins a block, in the words of the model's own chat template
   {"role_close": "user"}   ends it
   {"choices": ["a", ..]}   last only: answers to choose from
-All that stands between ids parts and borders is one segment, tokenised once, alone. The segment that
-opens the prompt gets BOS and dummy prefix space.
+All that stands between ids parts and borders is one segment, tokenised once, alone. The segment
+that opens the prompt gets BOS and dummy prefix space.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ import numpy as np
 
 from radixserve.errors import InvalidRequest
 from radixserve.text.chat import ChatTemplate
+from radixserve.text.choices import EncodedChoice, encode_choices
 from radixserve.text.roles import check_role
 from radixserve.text.tokenizer import IdArray, Run, Tokenizer, check_text
+
+__all__ = ["EncodedChoice", "EncodedPrompt", "Segment", "encode_parts"]
 
 _KINDS = ("ids", "text", "border", "role_open", "role_close", "choices")
 
@@ -40,14 +43,6 @@ class Segment:
     kind: Literal["ids", "text"]
     start: int
     end: int
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedChoice:
-    """ids: [n] int32, what follows the prompt when this choice is taken."""
-
-    text: str
-    ids: IdArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +120,7 @@ class _Prompt:
     def add_ids(self, part: Mapping[str, Any]) -> None:
         ids = self._checked_ids(part["ids"])
         self._settle()
+        self._awaits_answer = False
         self._append("ids", ids)
         roles = part.get("roles", ())
         if not isinstance(roles, list | tuple):
@@ -205,7 +201,6 @@ class _Prompt:
         if self._runs:
             self._append("text", self._encode(self._runs))
         self._runs = []
-        self._awaits_answer = False
 
     def _append(self, kind: Literal["ids", "text"], ids: IdArray) -> None:
         if len(ids):
@@ -217,14 +212,16 @@ class _Prompt:
         return self._tokenizer.encode_runs(runs, opens=self._length == 0, bos=self._adds_bos)
 
     def _encode_choices(self, choices: Sequence[str]) -> tuple[EncodedChoice, ...]:
-        """Encode the tail of the prompt with each choice, keep what all have in common."""
-        special = self._open is None
-        tail = self._encode(self._runs)
-        whole = [self._encode([*self._runs, Run(text, special)]) for text in choices]
-        common = min(_common_prefix(tail, ids) for ids in whole)
+        ids, encoded = encode_choices(
+            self._tokenizer,
+            self._runs,
+            [Run(text, special=self._open is None) for text in choices],
+            opens=self._length == 0,
+            bos=self._adds_bos,
+        )
         self._runs = []
-        self._append("text", tail[:common])
-        return tuple(EncodedChoice(text, ids[common:]) for text, ids in zip(choices, whole))
+        self._append("text", ids)
+        return encoded
 
     def _checked_ids(self, ids: object) -> IdArray:
         if not isinstance(ids, list | tuple) or any(type(token) is not int for token in ids):
@@ -258,9 +255,3 @@ def _checked_choices(choices: object) -> list[str]:
             raise InvalidRequest("choices must be strings")
         check_text(text)
     return list(choices)
-
-
-def _common_prefix(one: IdArray, other: IdArray) -> int:
-    n = min(len(one), len(other))
-    differs = np.flatnonzero(one[:n] != other[:n])
-    return int(differs[0]) if len(differs) else n
