@@ -34,6 +34,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "max_prompt_tokens": (0, 2**31 - 1),
     "port": (0, 65535),
     "max_body": (1024, 2**40),
+    "default_max_tokens": (1, 2**31 - 1),
     "grace": (0.0, 3600.0),
 }
 """Smallest and largest value of every number in config.schema, both allowed."""

@@ -46,9 +46,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScheduleConfig(msgspec.Struct, frozen=True, kw_only=True):
-    policy: Annotated[
-        Literal["lpm", "dfs-weight", "fcfs"], Doc(description="order of the waiting queue")
-    ] = "lpm"
+    policy: Annotated[Literal["lpm", "fcfs"], Doc(description="order of the waiting queue")] = "lpm"
     max_running: Annotated[int, Doc(description="requests that run at once")] = 64
     max_waiting: Annotated[int, Doc(description="requests that may wait; more get 429")] = 4096
     token_budget: Annotated[int, Doc(description="tokens in one step, all rows together")] = 2048
@@ -81,6 +79,9 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
     port: Annotated[int, Doc(description="port to listen on")] = 30000
     api_key: Annotated[str, Doc(description="key that clients must send; empty: none")] = ""
     max_body: Annotated[int, Doc(description="largest request body in bytes")] = 64 * 2**20
+    default_max_tokens: Annotated[
+        int, Doc(description="output bound of OpenAI requests that name none, in tokens")
+    ] = 1024
     grace: Annotated[float, Doc(description="seconds that streams get to end at shutdown")] = 10.0
 
 
