@@ -14,9 +14,9 @@ UInt64 = npt.NDArray[np.uint64]
 
 _MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], dtype=np.uint64)
 _WEYL = np.array([[0x9E3779B9], [0xBB67AE85]], dtype=np.uint64)
+_WEYL_STEPS = _WEYL * np.arange(10, dtype=np.uint64)[:, None, None]  # one for each round
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
-_ROUNDS = 10
 
 
 def philox(counter: UInt64, key: UInt64) -> UInt64:
@@ -25,9 +25,8 @@ def philox(counter: UInt64, key: UInt64) -> UInt64:
     counter: [4, n]. key: [2, n]. Returns [4, n].
     """
     even, odd = counter[0::2], counter[1::2]
-    for turn in range(_ROUNDS):
+    for round_key in (key + _WEYL_STEPS) & _LOW:
         product = even * _MULTIPLIERS
-        round_key = (key + _WEYL * np.uint64(turn)) & _LOW
         even = (product >> _HALF)[::-1] ^ odd ^ round_key
         odd = (product & _LOW)[::-1]
     out = np.empty_like(counter)
