@@ -1,0 +1,113 @@
+"""How an error looks over HTTP: always {"error": {message, type, param, code}}.
+
+Owns: the envelope, the status of each kind of error, the last resort for errors that nobody
+expected. Must not know: routes, dialects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from radixserve.errors import EngineDead, RequestError
+from radixserve.log import logger
+
+_TYPES = {401: "authentication_error", 429: "rate_limit_error", 499: "cancelled_error"}
+_FRAMEWORK_CODES = {404: "not_found", 405: "method_not_allowed"}
+
+
+class BodyTooLarge(RequestError):
+    """The body is longer than config.http.max_body."""
+
+    status = 413
+    code = "body_too_large"
+
+
+class NotFound(RequestError):
+    """There is no such thing; `code` says which kind."""
+
+    status = 404
+    code = "not_found"
+
+
+def envelope(error: BaseException) -> tuple[int, dict[str, Any]]:
+    """(status, body) for an error. What nobody expected is a 500 that tells no details."""
+    match error:
+        case RequestError():
+            return error.status, _body(error.status, error.message, error.param, error.code)
+        case EngineDead():
+            return 503, _body(503, f"the engine is not running: {error}", None, "engine_dead")
+        case HTTPException():
+            code = _FRAMEWORK_CODES.get(error.status_code)
+            return error.status_code, _body(error.status_code, str(error.detail), None, code)
+        case _:
+            return 500, _body(
+                500, "internal error; the server's log has it", None, "internal_error"
+            )
+
+
+def fault(error: BaseException, headers: Mapping[str, str] | None = None) -> Response:
+    status, body = envelope(error)
+    return answer(body, status=status, headers=headers)
+
+
+def answer(
+    body: object, *, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """A JSON response."""
+    return Response(
+        msgspec.json.encode(body), status, media_type="application/json", headers=headers
+    )
+
+
+def install(app: FastAPI) -> None:
+    """Give the framework's own errors and ours the envelope."""
+
+    async def known(_: Request, error: Exception) -> Response:
+        headers = error.headers if isinstance(error, HTTPException) else None
+        return fault(error, headers)
+
+    for kind in (RequestError, EngineDead, HTTPException):
+        app.add_exception_handler(kind, known)
+    app.add_middleware(LastResort)
+
+
+class LastResort:
+    """Answers 500 where a handler failed in a way that nobody expected, and logs why."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception as error:
+            logger.exception("%s %s failed", scope["method"], ascii(scope["path"]))
+            if not started:
+                await fault(error)(scope, receive, send)
+
+
+def _body(status: int, message: str, param: str | None, code: str | None) -> dict[str, Any]:
+    kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    said = {"message": message, "type": kind, "param": param, "code": code}
+    return {"error": {name: _printable(value) for name, value in said.items()}}
+
+
+def _printable(value: str | None) -> str | None:
+    """Errors may quote what a client sent; half a surrogate pair would not encode."""
+    return None if value is None else value.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,27 @@
+"""What every route needs.
+
+Owns: the gateway, the configuration and the native service of one app. Must not know: routes.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from radixserve.config.schema import Config
+from radixserve.native.calls import Calls, Door
+from radixserve.native.service import NativeService
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """calls: everything that this app has in flight, of all dialects. created: seconds, Unix."""
+
+    gateway: Door
+    config: Config
+    service: NativeService
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def calls(self) -> Calls:
+        return self.service.calls

@@ -1,0 +1,121 @@
+"""The routes of the native dialect, and those that ask after the server.
+
+Owns: /generate and its company over HTTP. Must not know: what a native body means.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from radixserve.api.body import read_json
+from radixserve.api.faults import answer
+from radixserve.api.front import Front
+from radixserve.api.native.probe import Probe
+from radixserve.api.sse import event_stream, unless_gone
+from radixserve.errors import EngineDead, InvalidRequest
+from radixserve.native.fields import read
+
+
+class AbortBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """rid: of the call to end. abort_all: end every call. One of the two."""
+
+    rid: str = ""
+    abort_all: bool = False
+
+
+def routes(front: Front) -> APIRouter:
+    """POST /generate, health, information, cache and abort."""
+    router = APIRouter()
+    _add_calls(router, front)
+    _add_health(router, front)
+    _add_information(router, front)
+    return router
+
+
+def _add_calls(router: APIRouter, front: Front) -> None:
+    limit = front.config.http.max_body
+
+    async def generate(request: Request) -> Response:
+        body = await read_json(request, limit)
+        if isinstance(body, dict) and body.get("stream") is True:
+            return await event_stream(request, front.service.stream(body))
+        return answer(await unless_gone(request.receive, front.service.generate(body)))
+
+    async def abort(request: Request) -> Response:
+        given = read(AbortBody, await read_json(request, limit))
+        if given.abort_all == bool(given.rid):
+            raise InvalidRequest("give either rid or abort_all: true", param="rid")
+        if given.abort_all:
+            front.calls.abort_all()
+        else:
+            front.calls.abort(given.rid)
+        return answer({"success": True})
+
+    router.add_api_route("/generate", generate, methods=["POST", "PUT"])
+    router.add_api_route("/abort_request", abort, methods=["POST"])
+
+
+def _add_health(router: APIRouter, front: Front) -> None:
+    probe = Probe(front)
+
+    async def health() -> Response:
+        if not front.gateway.alive:
+            raise EngineDead("it ended or fell silent")
+        return answer({"status": "ok"})
+
+    async def health_generate(request: Request) -> Response:
+        await unless_gone(request.receive, probe.run())
+        return answer({"status": "ok"})
+
+    router.add_api_route("/health", health, methods=["GET"])
+    router.add_api_route("/health_generate", health_generate, methods=["GET"])
+
+
+def _add_information(router: APIRouter, front: Front) -> None:
+    async def flush() -> Response:
+        return answer({"success": True, "flushed_tokens": await front.gateway.flush()})
+
+    async def model_info() -> Response:
+        return answer(_model_info(front))
+
+    async def server_info() -> Response:
+        return answer(await _server_info(front))
+
+    router.add_api_route("/flush_cache", flush, methods=["GET", "POST"])
+    router.add_api_route("/get_model_info", model_info, methods=["GET"])
+    for path in ("/server_info", "/get_server_info"):
+        router.add_api_route(path, server_info, methods=["GET"])
+
+
+def _model_info(front: Front) -> dict[str, Any]:
+    gateway = front.gateway
+    chat = gateway.renderer.chat
+    return {
+        "model_path": front.config.model.model,
+        "served_model_name": gateway.model_name,
+        "is_generation": True,
+        "context_len": gateway.info.context_len,
+        "vocab_size": gateway.info.vocab_size,
+        "dtype": gateway.info.dtype,
+        "eos_ids": sorted(gateway.renderer.eos_ids),
+        "has_chat_template": chat.available,
+        "prefix_stable_chat": chat.prefix_stable,
+    }
+
+
+async def _server_info(front: Front) -> dict[str, Any]:
+    """Gauges and version at the top, the resolved configuration in its groups; never the key."""
+    config = msgspec.to_builtins(front.config)
+    config["http"]["api_key"] = "***" if front.config.http.api_key else ""
+    return {
+        "version": importlib.metadata.version("radixserve"),
+        "served_model_name": front.gateway.model_name,
+        "context_len": front.gateway.info.context_len,
+        "dtype": front.gateway.info.dtype,
+        **msgspec.to_builtins(await front.gateway.gauges()),
+        "config": config,
+    }

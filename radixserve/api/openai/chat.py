@@ -1,0 +1,159 @@
+"""POST /v1/chat/completions.
+
+Owns: from messages to a request, from chunks to chat choices. Must not know: HTTP, templates.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from radixserve.api.openai.common import Event, Head, Job, finish_reason
+from radixserve.api.openai.logprobs import ChatLogprobs
+from radixserve.api.openai.sampling import sampling_params, stream_options
+from radixserve.api.openai.schema import ROLES, ChatRequest, Message
+from radixserve.chunks import Chunk, Request
+from radixserve.errors import InvalidRequest
+from radixserve.native.calls import Door, new_rid
+from radixserve.native.fields import read
+from radixserve.native.request import check_rid, namespace, program_ref
+from radixserve.text.tokenizer import Tokenizer
+from radixserve.wire.params import MAX_TOP_LOGPROBS
+
+MAX_MESSAGES = 10_000
+
+
+def chat_job(given: ChatRequest, gateway: Door, default_max_tokens: int) -> Job:
+    """Check, render and tokenise. Takes time in the length of the text: call in a thread.
+
+    Raises InvalidRequest naming the field at fault.
+    """
+    options = stream_options(given)
+    params = sampling_params(given, default_max_tokens)
+    best = _best(given)
+    rid = given.rid or new_rid()
+    check_rid(rid)
+    request = Request(
+        prompt=_prompt(given, gateway),
+        params=params,
+        rid=rid,
+        output_logprobs=best,
+        namespace=namespace(given.cache_salt),
+        priority=given.priority,
+        program=program_ref(given.program),
+    )
+    tokenizer = gateway.renderer.tokenizer
+    choices = [ChatChoice(i, tokenizer, best is not None) for i in range(params.n)]
+    head = Head(model=gateway.model_name, rid=rid, show_usage=options.include_usage)
+    return Job((request,), head, ChatReply(choices))
+
+
+class ChatReply:
+    """All choices of one chat call."""
+
+    id_prefix = "chatcmpl"
+    kind = "chat.completion"
+    chunk_kind = "chat.completion.chunk"
+
+    def __init__(self, choices: list[ChatChoice]) -> None:
+        self._choices = choices
+
+    def begin(self) -> list[Event]:
+        return [choice.opening() for choice in self._choices]
+
+    def add(self, position: int, chunk: Chunk) -> list[Event]:
+        del position  # chat has one prompt
+        return self._choices[chunk.index].add(chunk)
+
+    def choices(self) -> list[Event]:
+        return [choice.whole() for choice in self._choices]
+
+
+class ChatChoice:
+    """One choice as it grows."""
+
+    def __init__(self, index: int, tokenizer: Tokenizer, has_logprobs: bool) -> None:
+        self._index = index
+        self._logprobs = ChatLogprobs(tokenizer) if has_logprobs else None
+        self._text = ""
+        self._entries: list[dict[str, Any]] = []
+        self._finish_reason: str | None = None
+
+    def opening(self) -> Event:
+        return self._delta({"role": "assistant", "content": ""}, [])
+
+    def add(self, chunk: Chunk) -> list[Event]:
+        entries: list[dict[str, Any]] = []
+        if self._logprobs is not None and chunk.logprobs is not None:
+            scores = chunk.logprobs
+            entries = self._logprobs.entries(chunk.ids, scores.chosen, scores.top_ids, scores.top)
+        self._text += chunk.text
+        self._entries += entries
+        news = [self._delta({"content": chunk.text}, entries)] if chunk.text or entries else []
+        if chunk.finish is not None:
+            self._finish_reason = finish_reason(chunk.finish)
+            news.append(self._delta({}, []) | {"finish_reason": self._finish_reason})
+        return news
+
+    def whole(self) -> Event:
+        return {
+            "index": self._index,
+            "message": {"role": "assistant", "content": self._text, "refusal": None},
+            "logprobs": None if self._logprobs is None else _logprobs(self._entries),
+            "finish_reason": self._finish_reason,
+        }
+
+    def _delta(self, delta: Event, entries: list[dict[str, Any]]) -> Event:
+        return {
+            "index": self._index,
+            "delta": delta,
+            "logprobs": _logprobs(entries) if entries else None,
+            "finish_reason": None,
+        }
+
+
+def _logprobs(entries: list[dict[str, Any]]) -> Event:
+    return {"content": entries, "refusal": None}
+
+
+def _best(given: ChatRequest) -> int | None:
+    if not 0 <= given.top_logprobs <= MAX_TOP_LOGPROBS:
+        raise InvalidRequest(
+            f"top_logprobs must be from 0 to {MAX_TOP_LOGPROBS}", param="top_logprobs"
+        )
+    if given.top_logprobs and not given.logprobs:
+        raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")
+    return given.top_logprobs if given.logprobs else None
+
+
+def _prompt(given: ChatRequest, gateway: Door) -> bytes:
+    if not 1 <= len(given.messages) <= MAX_MESSAGES:
+        raise InvalidRequest(
+            f"messages has {len(given.messages)} entries; from 1 to {MAX_MESSAGES} are allowed",
+            param="messages",
+        )
+    messages = [_message(raw, f"messages[{i}]") for i, raw in enumerate(given.messages)]
+    ids = gateway.renderer.encode_messages(
+        messages,
+        add_generation_prompt=given.add_generation_prompt,
+        continue_final_message=given.continue_final_message,
+        variables=given.chat_template_kwargs,
+    )
+    if not len(ids):
+        raise InvalidRequest("the messages give an empty prompt", param="messages")
+    return ids.astype("<i4").tobytes()
+
+
+def _message(raw: object, at: str) -> dict[str, Any]:
+    """The fields that were given, checked; null content is the text room's to read."""
+    message = read(Message, raw, at=at, refused={"audio": (), "function_call": ()})
+    if message.role not in ROLES:
+        raise InvalidRequest(
+            f"{at}.role must be one of {', '.join(ROLES)}, not {message.role!a}",
+            param=f"{at}.role",
+        )
+    if message.content is None and (message.role != "assistant"):
+        raise InvalidRequest(f"{at}.content is missing", param=f"{at}.content")
+    if message.content == []:
+        raise InvalidRequest(f"{at}.content has no parts", param=f"{at}.content")
+    given = {name: getattr(message, name) for name in message.__struct_fields__}
+    return {name: value for name, value in given.items() if value is not None}

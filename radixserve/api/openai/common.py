@@ -1,0 +1,130 @@
+"""What chat and completions answers share.
+
+Owns: the counts of a reply, finish reasons by their OpenAI names, the head of every object. Must
+not know: one endpoint's choices.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from radixserve.chunks import Chunk, Finish, Request, Usage
+from radixserve.native.calls import Calls
+from radixserve.native.collect import completed
+from radixserve.native.collect import total as total_usage
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """model: as served. rid: of the call. show_usage: a stream ends with the counts."""
+
+    model: str
+    rid: str
+    show_usage: bool = False
+    created: int = field(default_factory=lambda: int(time.time()))
+
+
+class Reply(Protocol):
+    """Turns the chunks of a call into choices.
+
+    id_prefix: of the reply's id. kind, chunk_kind: what `object` says, whole and streamed.
+    """
+
+    id_prefix: str
+    kind: str
+    chunk_kind: str
+
+    def begin(self) -> list[Event]:
+        """Streamed choices to send when the call is accepted."""
+
+    def add(self, position: int, chunk: Chunk) -> list[Event]:
+        """Streamed choices with what `chunk` of prompt `position` adds."""
+
+    def choices(self) -> list[Event]:
+        """The choices of the whole answer, once all chunks were added."""
+
+
+class Counts:
+    """Usage of a whole call: each prompt once, outputs summed. Adding an aborted output raises."""
+
+    def __init__(self, prompts: int) -> None:
+        self._usages: list[list[Usage]] = [[] for _ in range(prompts)]
+
+    def add(self, position: int, chunk: Chunk) -> None:
+        if chunk.finish is not None:
+            completed(chunk.finish)
+            self._usages[position].append(chunk.finish.usage)
+
+    def fields(self) -> Event:
+        return usage_fields(total_usage(usages) for usages in self._usages)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A call ready to run: its requests, and who makes the answer of their chunks."""
+
+    requests: tuple[Request, ...]
+    head: Head
+    reply: Reply
+
+    async def whole(self, calls: Calls) -> Event:
+        """The answer. Raises RequestError; cancelling aborts what runs."""
+        counts = Counts(len(self.requests))
+        async with contextlib.aclosing(calls.start(self.requests, self.head.rid)) as chunks:
+            async for position, chunk in chunks:
+                counts.add(position, chunk)
+                self.reply.add(position, chunk)
+        return self._object(self.reply.kind, self.reply.choices()) | {"usage": counts.fields()}
+
+    async def events(self, calls: Calls) -> AsyncGenerator[Event | None, None]:
+        """The answer as events, first None: the call is accepted. Closing aborts what runs."""
+        counts = Counts(len(self.requests))
+        begun = False
+        async with contextlib.aclosing(calls.start(self.requests, self.head.rid)) as chunks:
+            async for position, chunk in chunks:
+                news = [] if begun else self.reply.begin()
+                if not begun:
+                    begun = True
+                    yield None
+                counts.add(position, chunk)
+                for choice in [*news, *self.reply.add(position, chunk)]:
+                    yield self._event([choice], None)
+        if self.head.show_usage:
+            yield self._event([], counts.fields())
+
+    def _event(self, choices: list[Event], usage: Event | None) -> Event:
+        event = self._object(self.reply.chunk_kind, choices)
+        return event | {"usage": usage} if self.head.show_usage else event
+
+    def _object(self, kind: str, choices: list[Event]) -> Event:
+        return {
+            "id": f"{self.reply.id_prefix}-{self.head.rid}",
+            "object": kind,
+            "created": self.head.created,
+            "model": self.head.model,
+            "choices": choices,
+        }
+
+
+def usage_fields(usages: Iterable[Usage]) -> Event:
+    each = list(usages)
+    prompt_tokens = sum(usage.prompt_tokens for usage in each)
+    completion_tokens = sum(usage.completion_tokens for usage in each)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": sum(usage.cached_tokens for usage in each)},
+    }
+
+
+def finish_reason(finish: Finish) -> str:
+    """ "stop" or "length"; an abort never comes so far, it is an error."""
+    completed(finish)
+    return finish.reason.value

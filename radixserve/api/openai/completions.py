@@ -1,0 +1,225 @@
+"""POST /v1/completions.
+
+Owns: from prompts to requests, from chunks to text choices. Choice i of prompt p has the index
+p * n + i. Must not know: HTTP, chat.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from radixserve.api.openai.common import Event, Head, Job, finish_reason
+from radixserve.api.openai.logprobs import CompletionLogprobs, Spelling
+from radixserve.api.openai.sampling import sampling_params, stream_options
+from radixserve.api.openai.schema import CompletionRequest
+from radixserve.chunks import Chunk, Request
+from radixserve.errors import InvalidRequest
+from radixserve.native.calls import Door, new_rid, vocabulary
+from radixserve.native.collect import PromptScores
+from radixserve.native.prompts import ids_bytes, several, text_bytes
+from radixserve.native.request import check_rid, namespace, program_ref
+from radixserve.text.tokenizer import Tokenizer
+from radixserve.wire.params import MAX_TOP_LOGPROBS
+
+Columns = dict[str, list[Any]]
+
+
+def completion_job(given: CompletionRequest, gateway: Door, default_max_tokens: int) -> Job:
+    """Check and tokenise. Takes time in the length of the text: call in a thread.
+
+    Raises InvalidRequest naming the field at fault.
+    """
+    options = stream_options(given)
+    params = sampling_params(given, default_max_tokens)
+    _check_counts(given)
+    rid = given.rid or new_rid()
+    check_rid(rid)
+    prompts = _prompts(given.prompt, gateway)
+    requests = tuple(
+        Request(
+            prompt=prompt,
+            params=params,
+            rid=rid if len(prompts) == 1 else f"{rid}~{position}",
+            output_logprobs=given.logprobs,
+            prompt_logprobs=given.logprobs if given.echo and len(prompt) > 4 else None,
+            prompt_logprobs_start=1,
+            namespace=namespace(given.cache_salt),
+            priority=given.priority,
+            program=program_ref(given.program),
+        )
+        for position, (prompt, _) in enumerate(prompts)
+    )
+    tokenizer = gateway.renderer.tokenizer
+    echoes = [Echo(prompt, text, given, tokenizer) for prompt, text in prompts]
+    reply = CompletionReply(
+        [
+            TextChoice(position * params.n + i, echo, given.logprobs, tokenizer)
+            for position, echo in enumerate(echoes)
+            for i in range(params.n)
+        ],
+        params.n,
+    )
+    head = Head(model=gateway.model_name, rid=rid, show_usage=options.include_usage)
+    return Job(requests, head, reply)
+
+
+class CompletionReply:
+    """All choices of one call: n for each prompt."""
+
+    id_prefix = "cmpl"
+    kind = "text_completion"
+    chunk_kind = "text_completion"
+
+    def __init__(self, choices: list[TextChoice], n: int) -> None:
+        self._choices = choices
+        self._n = n
+
+    def begin(self) -> list[Event]:
+        return []
+
+    def add(self, position: int, chunk: Chunk) -> list[Event]:
+        return self._choices[position * self._n + chunk.index].add(chunk)
+
+    def choices(self) -> list[Event]:
+        return [choice.whole() for choice in self._choices]
+
+
+class Echo:
+    """The prompt in front of the outputs it is echoed to, and its scores, shared by them."""
+
+    def __init__(
+        self, prompt: bytes, text: str | None, given: CompletionRequest, tokenizer: Tokenizer
+    ) -> None:
+        self.text = ""
+        self.spellings: list[str] = []
+        self.scores = PromptScores()
+        self._last = 0
+        if not given.echo:
+            return
+        ids = memoryview(prompt).cast("i").tolist()
+        self.spellings = Spelling(tokenizer, show_control=True).all(ids)
+        if text is not None and tokenizer.bos_id == ids[0]:
+            # The front put it there, unless the client spelt it.
+            self.spellings[0] = self.spellings[0] if text.startswith(self.spellings[0]) else ""
+        self.text = "".join(self.spellings) if text is None else text
+        self._last = len(ids) if given.logprobs is not None and len(ids) > 1 else 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Every score that the prompt will get is here."""
+        return self.scores.end >= self._last
+
+
+class TextChoice:
+    """One choice as it grows: first the echo, then the output."""
+
+    def __init__(self, index: int, echo: Echo, best: int | None, tokenizer: Tokenizer) -> None:
+        self._index = index
+        self._echo = echo
+        self._best = best
+        self._logprobs = None if best is None else CompletionLogprobs(tokenizer, best)
+        self._spelling = Spelling(tokenizer)
+        self._held: list[Chunk] = []
+        self._is_open = False
+        self._text = ""
+        self._columns = _no_columns()
+        self._finish_reason: str | None = None
+
+    def add(self, chunk: Chunk) -> list[Event]:
+        if chunk.prompt_scores is not None:
+            self._echo.scores.add(*chunk.prompt_scores)
+        self._held.append(chunk)
+        if not self._echo.is_ready and chunk.finish is None:
+            return []
+        news = [] if self._is_open else self._opening()
+        self._is_open = True
+        for held in self._held:
+            news += self._output(held)
+        self._held.clear()
+        return news
+
+    def whole(self) -> Event:
+        return {
+            "index": self._index,
+            "text": self._text,
+            "logprobs": None if self._logprobs is None else self._columns,
+            "finish_reason": self._finish_reason,
+        }
+
+    def _opening(self) -> list[Event]:
+        columns = _no_columns()
+        if self._logprobs is not None and self._echo.spellings:
+            scores, count = self._echo.scores, len(self._echo.spellings)
+            missing = count - len(scores.chosen)
+            columns = self._logprobs.columns(
+                self._echo.spellings,
+                [*[None] * missing, *scores.chosen],
+                [*[[]] * missing, *scores.top_ids],
+                [*[[]] * missing, *scores.top],
+            )
+        return self._piece(self._echo.text, columns)
+
+    def _output(self, chunk: Chunk) -> list[Event]:
+        columns = _no_columns()
+        if self._logprobs is not None and chunk.logprobs is not None:
+            scores = chunk.logprobs
+            columns = self._logprobs.columns(
+                self._spelling.all(chunk.ids), scores.chosen, scores.top_ids, scores.top
+            )
+        news = self._piece(chunk.text, columns)
+        if chunk.finish is not None:
+            self._finish_reason = finish_reason(chunk.finish)
+            last = news or [self._event("", columns)]
+            news = [last[0] | {"finish_reason": self._finish_reason}]
+        return news
+
+    def _piece(self, text: str, columns: Columns) -> list[Event]:
+        self._text += text
+        for name, column in columns.items():
+            self._columns[name] += column
+        return [self._event(text, columns)] if text or columns["tokens"] else []
+
+    def _event(self, text: str, columns: Columns) -> Event:
+        return {
+            "index": self._index,
+            "text": text,
+            "logprobs": columns if columns["tokens"] else None,
+            "finish_reason": None,
+        }
+
+
+def _no_columns() -> Columns:
+    return {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+
+
+def _check_counts(given: CompletionRequest) -> None:
+    best = given.logprobs
+    if best is not None and not 0 <= best <= MAX_TOP_LOGPROBS:
+        raise InvalidRequest(f"logprobs must be from 0 to {MAX_TOP_LOGPROBS}", param="logprobs")
+    if given.best_of is not None and given.best_of != given.n:
+        raise InvalidRequest(
+            "best_of is not supported yet, other than equal to n",
+            param="best_of",
+            code="unsupported_parameter",
+        )
+
+
+def _prompts(prompt: object, gateway: Door) -> list[tuple[bytes, str | None]]:
+    """Ids of each prompt, and its text where it came as text."""
+    if isinstance(prompt, str):
+        return [(text_bytes(prompt, "prompt", gateway), prompt)]
+    if not isinstance(prompt, list) or not prompt:
+        raise InvalidRequest(
+            "prompt must be text, a list of token ids, or a list of either", param="prompt"
+        )
+    vocab_size = vocabulary(gateway)
+    if not isinstance(prompt[0], str | list):
+        return [(ids_bytes(prompt, "prompt", vocab_size), None)]
+    found: list[tuple[bytes, str | None]] = []
+    for i, each in enumerate(several(prompt, "prompt")):
+        at = f"prompt[{i}]"
+        if isinstance(each, str):
+            found.append((text_bytes(each, at, gateway), each))
+        else:
+            found.append((ids_bytes(each, at, vocab_size), None))
+    return found

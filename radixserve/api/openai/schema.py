@@ -1,0 +1,167 @@
+"""The fields of the OpenAI dialect.
+
+Owns: which fields exist on each endpoint, their types and defaults, which are refused, which are
+taken and have no effect. Must not know: how a request is served.
+
+A field is in exactly one of these places: in the struct (implemented), in HARMLESS (taken; it has
+no effect here by its nature), in REFUSED with the values that ask for nothing. Any other name is a
+400. null always means absent.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from radixserve.native.fields import read
+
+Given = TypeVar("Given", bound="Sampled")
+
+
+class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """include_usage: one more chunk at the end, with the counts and no choices."""
+
+    include_usage: bool = False
+
+
+class Sampled(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What chat and completions have in common.
+
+    max_tokens, max_completion_tokens: the smaller holds where both are given; with neither,
+    config.http.default_max_tokens does. The bound is cut to what the context has room for.
+    top_k, min_p, repetition_penalty, min_tokens, stop_token_ids, ignore_eos, priority, cache_salt,
+    rid and program are ours: see SamplingParams and the native dialect.
+    """
+
+    model: str = ""
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    n: int = 1
+    stop: str | list[str] = []
+    seed: int | None = None
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: dict[int, float] = {}
+    stream: bool = False
+    stream_options: dict[str, Any] | None = None
+    top_k: int = -1
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    min_tokens: int = 0
+    stop_token_ids: list[int] = []
+    ignore_eos: bool = False
+    priority: int = 0
+    cache_salt: str = ""
+    rid: str = ""
+    program: dict[str, Any] | None = None
+
+
+class ChatRequest(Sampled, kw_only=True):
+    """add_generation_prompt: true unless continue_final_message is."""
+
+    messages: list[Any]
+    logprobs: bool = False
+    top_logprobs: int = 0
+    continue_final_message: bool = False
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, Any] = {}
+
+
+class CompletionRequest(Sampled, kw_only=True):
+    """prompt: text, ids, or a list of either. logprobs: how many of the best beside the chosen."""
+
+    prompt: Any
+    logprobs: int | None = None
+    echo: bool = False
+    best_of: int | None = None
+
+
+class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What a message may hold; the text room reads it further."""
+
+    role: str
+    content: str | list[Any] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+# user, safety_identifier: who asks. metadata: a label. prompt_cache_key, prompt_cache_retention:
+# hints for finding the cache, which here is found by the prompt itself.
+HARMLESS = {
+    "user": str,
+    "safety_identifier": str,
+    "metadata": dict[str, str],
+    "prompt_cache_key": str,
+    "prompt_cache_retention": str,
+}
+
+REFUSED: dict[str, tuple[Any, ...]] = {
+    "response_format": ({"type": "text"},),
+    "store": (False,),
+    "service_tier": ("auto", "default"),
+    "regex": (),
+    "ebnf": (),
+    "structural_tag": (),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "stop_regex": ("", []),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "no_stop_trim": (False,),
+    "include_stop_str_in_output": (False,),
+    "prompt_logprobs": (),
+    "moderation": (),
+}
+REFUSED_CHAT: dict[str, tuple[Any, ...]] = {
+    **REFUSED,
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True,),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "web_search_options": (),
+    "reasoning_effort": (),
+    "verbosity": ("medium",),
+    "prompt_cache_options": (),
+    "chat_template": (),
+    "echo": (False,),
+    "best_of": (1,),
+}
+REFUSED_COMPLETION: dict[str, tuple[Any, ...]] = {**REFUSED, "suffix": ("",)}
+
+
+def read_chat(body: object) -> ChatRequest:
+    """Raises InvalidRequest naming the field."""
+    return _read(ChatRequest, body, REFUSED_CHAT)
+
+
+def read_completion(body: object) -> CompletionRequest:
+    """Raises InvalidRequest naming the field."""
+    return _read(CompletionRequest, body, REFUSED_COMPLETION)
+
+
+def _read(kind: type[Given], body: object, refused: dict[str, tuple[Any, ...]]) -> Given:
+    if isinstance(body, dict):
+        harmless = {name: body[name] for name in HARMLESS if name in body}
+        read(_Harmless, harmless)
+        body = {name: value for name, value in body.items() if name not in HARMLESS}
+    return read(kind, body, refused=refused)
+
+
+_Harmless = msgspec.defstruct(
+    "_Harmless", [(name, kind | None, None) for name, kind in HARMLESS.items()], kw_only=True
+)

@@ -1,0 +1,4 @@
+"""The native request dialect: dictionaries in, dictionaries out, no HTTP.
+
+`/generate` and `rs.Engine` both speak it, through `NativeService`.
+"""

@@ -1,0 +1,200 @@
+"""From a native body to requests of the gateway.
+
+Owns: the fields of a native body, their defaults, which of them are refused. Must not know:
+how an answer looks, HTTP, the engine.
+
+A body has exactly one of `text`, `input_ids` and `input` (parts of one prompt). null means the
+default everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from radixserve.chunks import Request
+from radixserve.errors import InvalidRequest
+from radixserve.native.calls import MAX_RID, Door, new_rid
+from radixserve.native.fields import read
+from radixserve.native.prompts import Prompt, read_prompts
+from radixserve.native.sampling import sampling_params
+from radixserve.text.tokenizer import check_text
+from radixserve.wire.messages import ProgramRef
+from radixserve.wire.params import MAX_TOP_LOGPROBS, SamplingParams
+
+# Known names that have no effect here yet, with the values that ask for none.
+REFUSED_FIELDS: dict[str, tuple[Any, ...]] = {
+    "token_ids_logprob": ([],),
+    "return_hidden_states": (False,),
+    "input_embeds": (),
+    "image_data": ([],),
+    "audio_data": ([],),
+    "video_data": ([],),
+    "lora_path": ("",),
+    "session_params": ({},),
+    "custom_logit_processor": ("",),
+}
+
+
+class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """logprob_start_len: first prompt token to score, -1 for none. program: see ProgramRef."""
+
+    text: str | list[str] | None = None
+    input_ids: list[Any] | None = None
+    input: list[dict[str, Any]] | None = None
+    sampling_params: dict[str, Any] | list[dict[str, Any] | None] = {}
+    rid: str | list[str] = ""
+    stream: bool = False
+    return_logprob: bool = False
+    logprob_start_len: int = -1
+    top_logprobs_num: int = 0
+    return_text_in_logprobs: bool = False
+    cache_salt: str = ""
+    extra_key: str = ""
+    priority: int = 0
+    program: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """logprobs: report those of outputs. top: how many of the best. text: spell tokens out."""
+
+    logprobs: bool
+    top: int
+    text: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What one body asks for. batched: a list came in, so a list goes out."""
+
+    name: str
+    body: Body
+    prompts: tuple[Prompt, ...]
+    requests: tuple[Request, ...]
+    batched: bool
+    wanted: Wanted
+
+
+def prepare(raw: object, gateway: Door) -> Call:
+    """Read and tokenise a native body. Takes time in the length of the text: call in a thread.
+
+    Raises InvalidRequest naming the field at fault.
+    """
+    body = read(Body, raw, refused=REFUSED_FIELDS)
+    for name in ("cache_salt", "extra_key"):
+        check_text(getattr(body, name), name)
+    prompts, batched = read_prompts(body, gateway)
+    wanted = _wanted(body)
+    program = program_ref(body.program)
+    rids = _rids(body, len(prompts), batched)
+    params = _each_sampling(body, len(prompts), batched)
+    requests = []
+    for prompt, rid, sampling in zip(prompts, rids, params, strict=True):
+        start = _first_scored(body, len(prompt.ids) // 4)
+        requests.append(
+            Request(
+                prompt=prompt.ids,
+                params=sampling,
+                rid=rid,
+                output_logprobs=wanted.top if wanted.logprobs else None,
+                prompt_logprobs=None if start is None else wanted.top,
+                prompt_logprobs_start=start or 0,
+                namespace=namespace(body.cache_salt, body.extra_key),
+                priority=body.priority,
+                program=program,
+            )
+        )
+    name = body.rid if isinstance(body.rid, str) and body.rid else rids[0]
+    return Call(
+        name=name,
+        body=body,
+        prompts=tuple(prompts),
+        requests=tuple(requests),
+        batched=batched,
+        wanted=wanted,
+    )
+
+
+def namespace(cache_salt: str, extra_key: str = "") -> str:
+    """Requests share KV only where both are equal; ("a", "bc") and ("ab", "c") differ."""
+    if not cache_salt and not extra_key:
+        return ""
+    return f"{len(cache_salt)}:{cache_salt}{extra_key}"
+
+
+def _wanted(body: Body) -> Wanted:
+    if not 0 <= body.top_logprobs_num <= MAX_TOP_LOGPROBS:
+        raise InvalidRequest(
+            f"top_logprobs_num must be from 0 to {MAX_TOP_LOGPROBS}", param="top_logprobs_num"
+        )
+    if body.top_logprobs_num and not body.return_logprob:
+        raise InvalidRequest("top_logprobs_num needs return_logprob", param="top_logprobs_num")
+    if body.logprob_start_len < -1:
+        raise InvalidRequest(
+            "logprob_start_len is a position in the prompt, or -1", param="logprob_start_len"
+        )
+    return Wanted(body.return_logprob, body.top_logprobs_num, body.return_text_in_logprobs)
+
+
+def _first_scored(body: Body, prompt_tokens: int) -> int | None:
+    """First prompt token whose score is computed; None for none. Position 0 never has one."""
+    if not body.return_logprob or body.logprob_start_len < 0:
+        return None
+    start = max(1, body.logprob_start_len)
+    return start if start < prompt_tokens else None
+
+
+def program_ref(raw: dict[str, Any] | None) -> ProgramRef | None:
+    """Where a request stands in a program. Raises InvalidRequest naming the field."""
+    if raw is None:
+        return None
+    given = read(_Program, raw, at="program")
+    for name in ("id", "call", "parent"):
+        check_text(getattr(given, name), f"program.{name}")
+    if given.siblings < 1:
+        raise InvalidRequest("program.siblings must be at least 1", param="program.siblings")
+    return ProgramRef(given.id, given.call, given.parent, given.siblings)
+
+
+class _Program(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    id: str
+    call: str = ""
+    parent: str = ""
+    siblings: int = 1
+
+
+def _rids(body: Body, count: int, batched: bool) -> list[str]:
+    if not body.rid:
+        return [new_rid() for _ in range(count)]
+    given = [body.rid] if isinstance(body.rid, str) else body.rid
+    for rid in given:
+        check_rid(rid)
+    if isinstance(body.rid, str):
+        return [body.rid] if not batched else [f"{body.rid}~{i}" for i in range(count)]
+    if not batched or len(given) != count or len(set(given)) != count:
+        raise InvalidRequest(
+            f"rid must be one text, or a list of {count} different ones", param="rid"
+        )
+    return list(given)
+
+
+def check_rid(rid: str) -> None:
+    """Raise InvalidRequest unless a client may call a request so."""
+    check_text(rid, "rid")
+    if not 1 <= len(rid) <= MAX_RID:
+        raise InvalidRequest(f"a rid has from 1 to {MAX_RID} characters", param="rid")
+
+
+def _each_sampling(body: Body, count: int, batched: bool) -> Sequence[SamplingParams]:
+    given = body.sampling_params
+    if isinstance(given, dict):
+        return [sampling_params(given)] * count
+    if not batched or len(given) != count:
+        raise InvalidRequest(
+            f"sampling_params must be one object, or a list of {count}", param="sampling_params"
+        )
+    return [sampling_params(row or {}, f"sampling_params[{i}]") for i, row in enumerate(given)]

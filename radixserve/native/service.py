@@ -1,0 +1,87 @@
+"""The native dialect over a gateway: a body in, an answer or a stream of answers out.
+
+Owns: the two verbs generate and stream. Must not know: HTTP, which loop it runs on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from radixserve.errors import InvalidRequest
+from radixserve.native.calls import Calls, Door
+from radixserve.native.choose import Choosing, choosing, scored
+from radixserve.native.reply import Answer
+from radixserve.native.request import Call, prepare
+
+
+class NativeService:
+    """Answers native bodies. calls: what is in flight, shared with other dialects."""
+
+    def __init__(self, gateway: Door) -> None:
+        self.gateway = gateway
+        self.calls = Calls(gateway)
+
+    async def generate(self, body: object) -> dict[str, Any] | list[dict[str, Any]]:
+        """The whole answer: a list where a list came in or n > 1, ordered by prompt, then output.
+
+        Raises RequestError. Cancelling aborts what runs.
+        """
+        call, planned = await asyncio.to_thread(self._prepare, body)
+        if planned is not None:
+            async with contextlib.aclosing(self.calls.start(planned.requests, call.name)) as chunks:
+                return await scored(planned, chunks)
+        answers = _answers(call, self.gateway)
+        async with contextlib.aclosing(self.calls.start(call.requests, call.name)) as chunks:
+            async for position, chunk in chunks:
+                answers[position][chunk.index].add(chunk)
+        whole = [answer.whole() for row in answers for answer in row]
+        return whole if call.batched or len(whole) > 1 else whole[0]
+
+    async def stream(self, body: object) -> AsyncGenerator[dict[str, Any], None]:
+        """Answers so far, one for each chunk with something new; `index` where there are several.
+
+        The first comes when nothing can refuse the call any more; it may be empty. Raises
+        RequestError. Closing aborts what runs.
+        """
+        call, planned = await asyncio.to_thread(self._prepare, body)
+        if planned is not None:
+            raise InvalidRequest("a choice list is not streamed", param="stream")
+        answers = _answers(call, self.gateway)
+        several = call.batched or len(answers[0]) > 1
+        async with contextlib.aclosing(self.calls.start(call.requests, call.name)) as chunks:
+            async for position, chunk in chunks:
+                answer = answers[position][chunk.index]
+                answer.add(chunk)
+                news = answer.so_far()
+                yield {**news, "index": answer.index} if several else news
+
+    def abort(self, rid: str) -> None:
+        """End the call with that rid; what it has so far is its answer. Unknown rids: nothing."""
+        self.calls.abort(rid)
+
+    def abort_all(self) -> None:
+        self.calls.abort_all()
+
+    def _prepare(self, body: object) -> tuple[Call, Choosing | None]:
+        call = prepare(body, self.gateway)
+        encoded = call.prompts[0].encoded
+        if encoded is None or encoded.choices is None:
+            return call, None
+        return call, choosing(call, encoded, encoded.choices, self.gateway)
+
+
+def _answers(call: Call, gateway: Door) -> list[list[Answer]]:
+    """For each prompt its n answers; index counts through them all."""
+    answers: list[list[Answer]] = []
+    index = 0
+    for position, request in enumerate(call.requests):
+        row: list[Answer] = []
+        for _ in range(request.params.n):
+            first = row[0] if row else None
+            row.append(Answer(call, position, index, gateway.renderer.tokenizer, first))
+            index += 1
+        answers.append(row)
+    return answers
