@@ -47,7 +47,8 @@ class Branch:
     ) -> None:
         self.interpreter = interpreter
         self.failure: Failure | None = parent.failure if parent else None
-        self.ret_value: Any = None
+        self._result: Any = None
+        self._verdict: Failure | None = None
         self.changed = threading.Condition()
         self.listeners: set[Callable[[], None]] = set()
         self._perform_call = perform_call
@@ -130,12 +131,21 @@ class Branch:
             self._has_ended = True
             self._notify()
 
-    def conclude(self, error: BaseException | None) -> None:
-        """The program is over, with `error` if it raised one: whatever is not there now fails."""
+    def conclude(self, result: Any, error: BaseException | None) -> None:
+        """The program is over; with an error, whatever is not there now fails with that."""
         with self.changed:
+            self._result = result
             if error is not None:
-                self.failure = Failure(error)
+                self._verdict = self.failure = Failure(error)
             self.end()
+
+    def result(self) -> Any:
+        """What conclude() was given, waited for; raises its error. None on forks."""
+        with self.changed:
+            self.changed.wait_for(lambda: self._has_ended)
+            if self._verdict is not None:
+                self._verdict.reveal()
+            return self._result
 
     def join_thread(self, timeout: float) -> None:
         """Wait for the thread, at most `timeout` seconds."""

@@ -1,7 +1,8 @@
 """A state's prompt as parts: ids once the backend has told them, text and role marks until then.
 
-Owns: where a segment of text ends and the next begins. Adjacent text is one segment; a call, a
-role mark or a border ends it. Must not know: tokenizers, templates, variables.
+Owns: where a segment ends and the next begins. What stands between ids parts and borders is one
+segment, to be tokenised at once; a call or a border ends it. Must not know: tokenizers, templates,
+variables.
 
 Parts: {"ids": [int], "roles": [..], "open": role or None} first, as the backend gave it;
 {"text": str}; {"border": True}; {"role_open": role}; {"role_close": role}.
@@ -35,7 +36,7 @@ class Prompt:
             self._parts.append({"text": text})
 
     def add_border(self) -> None:
-        if self._parts and "text" in self._parts[-1]:
+        if self._parts and not ("ids" in self._parts[-1] or "border" in self._parts[-1]):
             self._parts.append({"border": True})
 
     def open_role(self, role: str) -> None:

@@ -55,7 +55,7 @@ class Run:
         """
         try:
             try:
-                self.root.ret_value = body()
+                result = body()
                 for branch in self._branches:
                     branch.settle()
             except BaseException:
@@ -65,9 +65,9 @@ class Run:
                 self._end_branches()
             self._raise_unseen()
         except BaseException as error:
-            self.root.conclude(error)
+            self.root.conclude(None, error)
             raise
-        self.root.conclude(None)
+        self.root.conclude(result, None)
 
     def cancel(self) -> None:
         """Fail every branch with ProgramCancelled and abort the calls in flight."""

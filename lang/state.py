@@ -93,10 +93,10 @@ class ProgramState:
 
     @property
     def ret_value(self) -> Any:
-        """What the program's function returned; None on forks."""
-        if self._outside:
-            self._branch.check(True)
-        return self._branch.ret_value
+        """What the program's function returned. Raises what the run raised."""
+        if not self._outside:
+            raise ProgramError("ret_value belongs to the result of run()")
+        return self._branch.result()
 
     def fork(self, size: int = 1, position_ids_offset: Sequence[int] | None = None) -> ForkGroup:
         """`size` states that go on from here side by side; this one is not changed by them."""

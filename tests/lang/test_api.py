@@ -1,0 +1,105 @@
+"""The words of the language: what they accept, and what they refuse by name."""
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import radixserve.lang as sgl
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: sgl.gen("x", regex="a"),
+        lambda: sgl.gen("x", dtype=int),
+        lambda: sgl.gen("x", json_schema="{}"),
+        lambda: sgl.gen("x", stop_regex="a"),
+        lambda: sgl.select("x", ["a"], temperature=0.5),
+        lambda: sgl.gen("x", choices=["a"], temperature=0.5),
+        lambda: sgl.gen_int("x"),
+        lambda: sgl.gen_string("x"),
+        lambda: sgl.image("a.png"),
+        lambda: sgl.separate_reasoning(sgl.gen("x"), "m"),
+        lambda: sgl.Runtime(model_path="m"),
+        lambda: sgl.OpenAI("m"),
+        lambda: sgl.RuntimeEndpoint("http://localhost", chat_template_name="chatml"),
+        lambda: sgl.function(lambda s: None).trace(),
+        lambda: sgl.function(lambda s: None).run_batch([{}], return_exceptions=True),
+        lambda: sgl.function(lambda s: None).run(stop_regex="a", backend=sgl.Mock()),
+    ],
+)
+def test_what_is_missing_raises_at_once(call):
+    with pytest.raises(NotImplementedError):
+        call()
+
+
+def test_the_refusal_names_the_parameter():
+    with pytest.raises(NotImplementedError, match="json_schema"):
+        sgl.gen("x", json_schema="{}")
+
+
+@pytest.mark.parametrize(
+    ("choices", "error"),
+    [([], ValueError), (None, ValueError), ("yes", TypeError), (["a", 1], TypeError)],
+)
+def test_bad_choices_raise_in_user_code(choices, error):
+    with pytest.raises(error, match="choices"):
+        sgl.select("x", choices)
+
+
+def test_sampling_parameters_do_not_fit_a_choice():
+    with pytest.raises(ValueError, match="max_new_tokens"):
+        sgl.gen("x", choices=["a"], max_tokens=3)
+    with pytest.raises(ValueError, match="choices_method"):
+        sgl.gen("x", choices_method=sgl.greedy_token_selection)
+
+
+def test_a_name_is_a_string():
+    with pytest.raises(TypeError, match="name"):
+        sgl.gen(3)
+    with pytest.raises(TypeError, match="name"):
+        sgl.select(["a", "b"])
+
+
+def test_only_strings_and_expressions_add_up():
+    with pytest.raises(TypeError, match="append"):
+        sgl.gen("x") + 3
+    with pytest.raises(TypeError, match="append"):
+        None + sgl.gen("x")
+
+
+def imported_names(source: str) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module or ".")
+    return names
+
+
+def test_lang_imports_nothing_of_the_runtime():
+    files = list(pathlib.Path(sgl.__file__).parent.rglob("*.py"))
+    assert len(files) > 15
+    for path in files:
+        for name in imported_names(path.read_text()):
+            if name.startswith("radixserve"):
+                assert name.startswith("radixserve.lang"), path
+            else:
+                top = name.split(".")[0]
+                assert top in sys.stdlib_module_names or (top, path.name) == ("httpx", "http.py")
+
+
+def test_lang_loads_no_torch_and_httpx_only_for_an_endpoint():
+    code = (
+        "import sys, radixserve.lang as sgl\n"
+        "loaded = {'torch', 'httpx', 'transformers'} & set(sys.modules)\n"
+        "sgl.RuntimeEndpoint('http://localhost').close()\n"
+        "assert 'httpx' in sys.modules\n"
+        "assert not loaded, loaded"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
