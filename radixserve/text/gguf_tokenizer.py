@@ -20,16 +20,11 @@ from radixserve import env
 from radixserve.errors import ModelLoadError
 from radixserve.log import logger
 from radixserve.text.files import DEFAULT_TEMPLATE
+from radixserve.text.vocabulary import LLAMA3_WORDS, QWEN2_WORDS
 from radixserve.weights.gguf import GgufFile
 
 _FORMAT = 1  # part of the cache key: raise it when what convert() writes changes
 _CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5
-
-_CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_WORDS = (
-    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|%s"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 
 
 def _byte_level(*, use_regex: bool) -> dict[str, Any]:
@@ -56,8 +51,8 @@ def _sequence(*parts: dict[str, Any]) -> dict[str, Any]:
 
 _GPT2 = _byte_level(use_regex=True)
 _SINGLE_DIGITS = _sequence({"type": "Digits", "individual_digits": True}, _GPT2)
-_LLAMA3 = _sequence(_split(_WORDS % r"\p{N}{1,3}"), _byte_level(use_regex=False))
-_QWEN2 = _sequence(_split(_WORDS % r"\p{N}"), _byte_level(use_regex=False))
+_LLAMA3 = _sequence(_split(LLAMA3_WORDS), _byte_level(use_regex=False))
+_QWEN2 = _sequence(_split(QWEN2_WORDS), _byte_level(use_regex=False))
 
 # tokenizer.ggml.pre -> (pre-tokenizer, normalizer, whole words before merges, BOS unless told)
 _KINDS: dict[str, tuple[dict[str, Any], dict[str, Any] | None, bool, bool]] = {

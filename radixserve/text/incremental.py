@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 import codecs
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 
 def output_bytes(
@@ -61,8 +61,10 @@ class Detokenizer:
         self._held_from = 0  # offset of _held in the output
         self._ends: list[int] = []  # offset behind each token
 
-    def push(self, ids: Iterable[int]) -> str:
-        """New text after the tokens `ids`; "" while all of it is held back."""
+    def push(self, ids: Sequence[int]) -> str:
+        """New text after the tokens `ids`; "" while all of it is held back, and for no ids."""
+        if not ids:
+            return ""
         start = self._held_from + len(self._held)
         end = start
         for token in ids:

@@ -47,14 +47,15 @@ class Renderer:
     def encode_messages(
         self,
         messages: Messages,
+        /,
         *,
         add_generation_prompt: bool | None = None,
         continue_final_message: bool = False,
         tools: list[dict[str, Any]] | None = None,
-        variables: Mapping[str, Any] | None = None,
+        **variables: Any,
     ) -> IdArray:
-        """Ids of a conversation: [n] int32; see ChatTemplate.encode. Raises InvalidRequest,
-        ContextTooLong."""
+        """Ids of a conversation: [n] int32; see ChatTemplate.encode. variables: more of them for
+        the template. Raises InvalidRequest, ContextTooLong."""
         return self._bounded(
             self.chat.encode(
                 messages,
@@ -75,13 +76,13 @@ class Renderer:
         return prompt
 
     def detokenizer(
-        self, stops: Sequence[str] = (), *, skip_special: bool = True, keep_stop: bool = False
+        self, stops: tuple[bytes, ...] = (), *, skip_special: bool = True, keep_stop: bool = False
     ) -> Detokenizer:
-        """A fresh one, for one output."""
+        """A fresh one, for one output; stops are UTF-8."""
         return Detokenizer(
             self.tokenizer.token_bytes,
             self.tokenizer.special_bytes,
-            stops=tuple(stop.encode() for stop in stops),
+            stops=stops,
             skip_special=skip_special,
             keep_stop=keep_stop,
         )

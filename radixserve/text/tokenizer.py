@@ -7,7 +7,6 @@ encoding frees the GIL.
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
 import re
@@ -20,9 +19,16 @@ import numpy.typing as npt
 import tokenizers
 
 from radixserve.errors import InvalidRequest, ModelLoadError
-from radixserve.text.files import TextFiles, read_files, token_content
+from radixserve.text.files import TextFiles, read_files
 from radixserve.text.incremental import output_bytes
-from radixserve.text.vocabulary import parts_of, read_vocabulary
+from radixserve.text.tokenizer_spec import (
+    control_pattern,
+    has_hard_borders,
+    prepare,
+    splits_words,
+    without_dummy_prefix,
+)
+from radixserve.text.vocabulary import read_vocabulary
 from radixserve.weights.source import ModelSource
 
 IdArray = npt.NDArray[np.int32]
@@ -42,16 +48,18 @@ class Tokenizer:
     token_bytes: by id, what the token adds to the output; empty for control tokens and unused
     ids. special_bytes: control token -> its text. special_ids: the control tokens. bos_id: None
     where there is none. eos_ids: what tokenizer and generation_config name as ends. opening_text:
-    the control tokens that encode() puts in front of a prompt, "" for none.
+    the control tokens that encode() puts in front of a prompt, "" for none. has_hard_borders: text
+    before a control token is tokenised as if it stood alone. splits_words: so is text before the
+    space in "a b", two letters of ASCII, whatever follows.
     """
 
     def __init__(self, files: TextFiles) -> None:
-        spec = _prepare(files)
+        spec = prepare(files)
         vocabulary = read_vocabulary(spec)
         self.token_bytes = vocabulary.token_bytes
         self.special_bytes = vocabulary.special_bytes
         self.special_ids = frozenset(vocabulary.special_bytes)
-        self._control = _control_pattern(spec)
+        self._control = control_pattern(spec)
         self._encoders = _Encoders(spec)
         self._check_added(spec)
         named = {name: self._encoders.id_of(text) for name, text in files.named_tokens.items()}
@@ -59,6 +67,8 @@ class Tokenizer:
         ends = [named.get("eos_token"), named.get("eot_token"), *files.generation_eos]
         self.eos_ids = frozenset(token for token in ends if token is not None)
         self._opening = self._find_opening(files)
+        self.has_hard_borders = has_hard_borders(spec)
+        self.splits_words = self.has_hard_borders and splits_words(spec)
         self.opening_text = self.decode(self._opening, skip_special=False)
 
     @classmethod
@@ -75,7 +85,8 @@ class Tokenizer:
         """Ids of `text`: [n] int32.
 
         opens: the text opens the prompt, so that a dummy prefix space applies and, unless bos is
-        False or the text begins with it, the BOS token is put first. special: see Run.
+        False or the text begins with it, the BOS token is put first. special: see Run. Bytes for
+        which the model has no token (SmolLM2: U+0016, say) are lost, as they were in training.
         Raises InvalidRequest for lone surrogates.
         """
         return self.encode_runs((Run(text, special),), opens=opens, bos=bos)
@@ -91,7 +102,7 @@ class Tokenizer:
         if self._has_hidden_control(runs, text):
             ids = self._encode_apart(runs, opens)
         else:
-            ids = self._encoders.encode(text, opens=opens, special=True)
+            ids = self._encode_whole(text, opens)
         if opens and bos and ids[: len(self._opening)] != self._opening:
             ids = self._opening + ids
         return np.array(ids, dtype=np.int32)
@@ -138,6 +149,16 @@ class Tokenizer:
             for match in self._find_control(text)
         )
 
+    def _encode_whole(self, text: str, opens: bool) -> list[int]:
+        """The dummy prefix of a text that opens no prompt is left out at its beginning alone: what
+        comes after a control token is tokenised as anywhere."""
+        if opens or not self._encoders.has_dummy_prefix:
+            return self._encoders.encode(text, opens=opens, special=True)
+        first = next(self._find_control(text), None)
+        cut = len(text) if first is None else first.start()
+        head = self._encoders.encode(text[:cut], opens=False, special=True)
+        return head + self._encoders.encode(text[cut:], opens=True, special=True)
+
     def _encode_apart(self, runs: Sequence[Run], opens: bool) -> list[int]:
         """Control tokens of special runs stand alone; all between two of them is plain text."""
         ids: list[int] = []
@@ -179,14 +200,16 @@ class _Encoders:
     """
 
     def __init__(self, spec: dict[str, Any]) -> None:
-        inner = _without_dummy_prefix(spec)
+        inner = without_dummy_prefix(spec)
         self._special = {True: _build(spec)}
         self._plain = {True: _build(spec, encode_special_tokens=True)}
-        same = inner == spec
-        self._special[False] = self._special[True] if same else _build(inner)
-        self._plain[False] = (
-            self._plain[True] if same else _build(inner, encode_special_tokens=True)
-        )
+        self.has_dummy_prefix = inner != spec
+        if self.has_dummy_prefix:
+            self._special[False] = _build(inner)
+            self._plain[False] = _build(inner, encode_special_tokens=True)
+        else:
+            self._special[False] = self._special[True]
+            self._plain[False] = self._plain[True]
 
     def encode(self, text: str, *, opens: bool, special: bool) -> list[int]:
         if not text:
@@ -223,61 +246,3 @@ def _build(spec: dict[str, Any], *, encode_special_tokens: bool = False) -> toke
         raise ModelLoadError(f"tokenizer.json is broken: {error}") from error
     encoder.encode_special_tokens = encode_special_tokens
     return encoder
-
-
-def _prepare(files: TextFiles) -> dict[str, Any]:
-    """The tokenizer.json to use: cutting and padding off, added tokens of the configuration in."""
-    spec = dict(files.tokenizer)
-    if not isinstance(spec.get("model"), dict) or "vocab" not in spec["model"]:
-        raise ModelLoadError("tokenizer.json has no model with a vocabulary")
-    spec["truncation"] = spec["padding"] = None
-    added = {token["content"]: dict(token) for token in spec.get("added_tokens") or []}
-    for token, about in (files.config.get("added_tokens_decoder") or {}).items():
-        added.setdefault(token_content(about), {"id": int(token), **_flags(about)})
-    for name in ("bos_token", "eos_token"):
-        token = added.get(files.named_tokens.get(name, ""))
-        if token is not None:
-            token["special"] = True
-    spec["added_tokens"] = sorted(added.values(), key=lambda token: int(token["id"]))
-    return spec
-
-
-def _flags(about: object) -> dict[str, Any]:
-    given = about if isinstance(about, dict) else {}
-    flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
-    return {"content": token_content(about)} | {flag: bool(given.get(flag)) for flag in flags}
-
-
-def _control_pattern(spec: dict[str, Any]) -> re.Pattern[str] | None:
-    """Finds control tokens as `tokenizers` does: leftmost, longest, with the space they swallow."""
-    tokens = [token for token in spec["added_tokens"] if token["special"] and token["content"]]
-    tokens.sort(key=lambda token: -len(token["content"]))
-    spellings = [
-        (r"\s*" if token["lstrip"] else "")
-        + re.escape(token["content"])
-        + (r"\s*" if token["rstrip"] else "")
-        for token in tokens
-    ]
-    return re.compile("|".join(spellings)) if spellings else None
-
-
-def _without_dummy_prefix(spec: dict[str, Any]) -> dict[str, Any]:
-    """The same tokenizer for text inside a prompt: nothing is put in front of the first word."""
-    pre_tokenizer = copy.deepcopy(spec.get("pre_tokenizer"))
-    for part in parts_of(pre_tokenizer):
-        if part["type"] == "Metaspace":
-            part["prepend_scheme"] = "never"
-            part.pop("add_prefix_space", None)
-        elif part["type"] == "ByteLevel":
-            part["add_prefix_space"] = False
-    normalizer = _without_prepend(spec.get("normalizer"))
-    return {**spec, "normalizer": normalizer, "pre_tokenizer": pre_tokenizer}
-
-
-def _without_prepend(node: dict[str, Any] | None) -> dict[str, Any] | None:
-    if node is None or node["type"] == "Prepend":
-        return None
-    if node["type"] == "Sequence":
-        kept = [_without_prepend(child) for child in node["normalizers"]]
-        return {**node, "normalizers": [child for child in kept if child is not None]}
-    return node

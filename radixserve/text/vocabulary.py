@@ -1,7 +1,7 @@
 """The bytes of every token.
 
-Owns: how a tokenizer.json spells bytes (byte-level alphabet, byte fallback, added tokens). Must
-not know: how text becomes ids.
+Owns: how a tokenizer.json spells bytes (byte-level alphabet, byte fallback, added tokens), and the
+word patterns that are known by heart. Must not know: how text becomes ids.
 """
 
 from __future__ import annotations
@@ -12,6 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from radixserve.errors import ModelLoadError
+
+# How byte-level tokenizers cut text into words: the patterns of Llama 3 and of Qwen 2.
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|%s"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+LLAMA3_WORDS = _WORDS % r"\p{N}{1,3}"
+QWEN2_WORDS = _WORDS % r"\p{N}"
+WORD_PATTERNS = frozenset({LLAMA3_WORDS, QWEN2_WORDS})
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _WORD_SPACE = "\u2581"
