@@ -99,19 +99,13 @@ def several(given: list[Any], param: str) -> list[Any]:
 
 
 def _from_parts(parts: list[dict[str, Any]], gateway: Door) -> Prompt:
-    """Beside the parts of text/parts.py the dialect has {"border": true}, which ends a segment,
-    and "unconditional" beside "choices", which only choose.py reads."""
-    plain = []
-    for i, part in enumerate(parts):
-        if "border" in part:
-            if part != {"border": True}:
-                raise InvalidRequest(
-                    f"input[{i}]: a border is just {{'border': true}}", param=f"input[{i}].border"
-                )
-            part = {"ids": []}
-        elif "choices" in part:
-            part = {name: value for name, value in part.items() if name != "unconditional"}
-        plain.append(part)
+    """ "unconditional" may stand beside "choices"; only choose.py reads it."""
+    plain = [
+        {name: value for name, value in part.items() if name != "unconditional"}
+        if "choices" in part
+        else part
+        for part in parts
+    ]
     encoded = gateway.renderer.encode_parts(plain, param="input")
     if encoded.choices is None and not len(encoded.ids):
         raise InvalidRequest("input is empty", param="input")

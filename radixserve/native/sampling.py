@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from radixserve.errors import InvalidRequest
 from radixserve.native.fields import read
 from radixserve.wire.params import SamplingParams
 
@@ -53,4 +54,8 @@ def sampling_params(raw: object, at: str = "sampling_params") -> SamplingParams:
     fields["seed"] = fields.pop("sampling_seed")
     fields["stop"] = (given.stop,) if isinstance(given.stop, str) else tuple(given.stop)
     fields["stop_token_ids"] = tuple(given.stop_token_ids)
-    return SamplingParams(**fields)
+    try:
+        return SamplingParams(**fields)
+    except InvalidRequest as error:
+        name = "sampling_seed" if error.param == "seed" else error.param
+        raise InvalidRequest(error.message, param=f"{at}.{name}", code=error.code) from None

@@ -208,7 +208,7 @@ class ScriptedGateway:
 
     def _logprobs(self, ids: list[int], best: int) -> Logprobs:
         """The best are the token itself and those after it."""
-        top = [[(token + i) % 300 for i in range(best)] for token in ids]
+        top = [[(token + i) % 400 for i in range(best)] for token in ids]
         return Logprobs(
             [logprob(token) for token in ids],
             top,

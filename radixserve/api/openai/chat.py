@@ -20,6 +20,8 @@ from radixserve.text.tokenizer import Tokenizer
 from radixserve.wire.params import MAX_TOP_LOGPROBS
 
 MAX_MESSAGES = 10_000
+# These have fields of their own.
+RESERVED_VARIABLES = frozenset({"add_generation_prompt", "continue_final_message", "tools"})
 
 
 def chat_job(given: ChatRequest, gateway: Door, default_max_tokens: int) -> Job:
@@ -132,11 +134,16 @@ def _prompt(given: ChatRequest, gateway: Door) -> bytes:
             param="messages",
         )
     messages = [_message(raw, f"messages[{i}]") for i, raw in enumerate(given.messages)]
+    reserved = RESERVED_VARIABLES & given.chat_template_kwargs.keys()
+    if reserved:
+        raise InvalidRequest(
+            f"chat_template_kwargs may not set {min(reserved)}", param="chat_template_kwargs"
+        )
     ids = gateway.renderer.encode_messages(
         messages,
         add_generation_prompt=given.add_generation_prompt,
         continue_final_message=given.continue_final_message,
-        variables=given.chat_template_kwargs,
+        **given.chat_template_kwargs,
     )
     if not len(ids):
         raise InvalidRequest("the messages give an empty prompt", param="messages")
