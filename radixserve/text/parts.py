@@ -102,7 +102,8 @@ class _Prompt:
         self._open: str | None = None
         # The template puts BOS itself where its text comes first.
         self._adds_bos = True
-        self._awaits_answer = False
+        # Opening of an assistant block, until it is known whether the model writes all of it.
+        self._unopened: str | None = None
 
     def add(self, kind: str, part: Mapping[str, Any]) -> None:
         match kind:
@@ -119,8 +120,8 @@ class _Prompt:
 
     def add_ids(self, part: Mapping[str, Any]) -> None:
         ids = self._checked_ids(part["ids"])
+        self._begin_content()
         self._settle()
-        self._awaits_answer = False
         self._append("ids", ids)
         roles = part.get("roles", ())
         if not isinstance(roles, list | tuple):
@@ -136,6 +137,7 @@ class _Prompt:
             raise InvalidRequest("text must be a string")
         check_text(text)
         if text:
+            self._begin_content()
             self._add_run(Run(text, special=self._open is None))
 
     def end_segment(self, border: object) -> None:
@@ -148,22 +150,26 @@ class _Prompt:
         if self._open is not None:
             raise InvalidRequest(f"the block of role {self._open!r} is still open")
         text = self._chat.role_text(self._roles, role).open
-        self._open_with(text)
         self._open = role
-        self._awaits_answer = role == "assistant"
+        if role == "assistant":
+            self._unopened = text
+        else:
+            self._open_with(text)
 
     def close_role(self, role: object) -> None:
         role = check_role(role)
         if self._open != role:
             raise InvalidRequest(f"the open block is of role {self._open!r}, not {role!r}")
+        self._begin_content()
         text = self._chat.role_text(self._roles, role).close
         self._add_run(Run(self._without_own_end(text), special=True))
         self._roles += (role,)
         self._open = None
 
     def encoded(self, choices: Sequence[str] | None) -> EncodedPrompt:
-        if self._awaits_answer:
-            self._ask_for_answer()
+        if self._unopened is not None:
+            self._unopened = None
+            self._open_with(self._chat.generation_open(self._roles))
         encoded = None if choices is None else self._encode_choices(choices)
         self._settle()
         if self._length == 0 and encoded is None:
@@ -178,12 +184,6 @@ class _Prompt:
             text = text.removeprefix(self._tokenizer.opening_text)
         self._add_run(Run(text, special=True))
 
-    def _ask_for_answer(self) -> None:
-        """Nothing stands in the assistant block yet: open it as for a chat's next answer."""
-        opening = self._chat.role_text(self._roles, "assistant").open
-        asking = self._chat.generation_open(self._roles)
-        self._add_run(Run(asking.removeprefix(opening), special=True))
-
     def _without_own_end(self, text: str) -> str:
         """A model that ended the block itself has written its control token already."""
         if self._runs or not self._pieces or not len(self._pieces[-1]):
@@ -191,8 +191,12 @@ class _Prompt:
         last = self._tokenizer.special_bytes.get(int(self._pieces[-1][-1]))
         return text if last is None else text.removeprefix(last.decode())
 
+    def _begin_content(self) -> None:
+        if self._unopened is not None:
+            text, self._unopened = self._unopened, None
+            self._open_with(text)
+
     def _add_run(self, run: Run) -> None:
-        self._awaits_answer = False
         if self._runs and self._runs[-1].special == run.special:
             run = Run(self._runs.pop().text + run.text, run.special)
         self._runs.append(run)

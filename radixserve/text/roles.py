@@ -64,13 +64,12 @@ class RoleTexts:
 
     def generation_open(self, earlier: Roles) -> str:
         """What opens an assistant block that the model is to write from its beginning: the
-        template's generation prompt, where that begins as an assistant block does."""
+        template's generation prompt, or the block's opening where there is none."""
         opening = self.role_text(earlier, "assistant").open
         if not earlier or not self._accepts(earlier, True):
             return opening
         prompt = self._texts(earlier, True)[-1]
-        prompt = prompt[_common_prefix(prompt, self._ends(earlier)[1]) :]
-        return prompt if prompt.startswith(opening) else opening
+        return prompt[_common_prefix(prompt, self._ends(earlier)[1]) :] or opening
 
     def is_prefix_stable(self) -> bool:
         """Whether role texts around contents give just what the template renders, also when the
