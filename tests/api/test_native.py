@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import numpy as np
 import pytest
@@ -83,7 +84,7 @@ def test_a_stream_ends_in_the_whole(gateway, stop):
     whole = generate(gateway, **body)
     chunks = streamed(gateway, "/generate", body)
     assert all(chunk["meta_info"]["finish_reason"] is None for chunk in chunks[:-1])
-    for before, after in zip(chunks, chunks[1:]):
+    for before, after in itertools.pairwise(chunks):
         assert after["text"].startswith(before["text"])
         assert after["output_ids"][: len(before["output_ids"])] == before["output_ids"]
     last = chunks[-1]

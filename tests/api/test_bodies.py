@@ -1,0 +1,197 @@
+"""Bodies: broken JSON, text that is none, and where every known field belongs."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import typing
+
+import pytest
+from openai.types import completion_create_params as completion_params
+from openai.types.chat import completion_create_params as chat_params
+
+from radixserve.api.openai import schema
+from tests.api.scripted import ScriptedGateway, client
+from tests.api.talk import CHAT, COMPLETIONS, answered, ask, error_of, hello
+
+PATHS = (CHAT, COMPLETIONS, "/generate", "/abort_request")
+GOOD = b'{"messages":[{"role":"user","content":"x"}]}'
+
+
+@pytest.fixture
+def gateway(renderer):
+    return ScriptedGateway(renderer)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model":"m","messages":[{"role":"user","content":"x"}], x}',
+        b"",
+        b"[]",
+        b'"x"',
+        b"null",
+        b"5",
+        b"\xff\xfe",
+        b'\xff\xfe{\x00}\x00',
+        b'{"a":"\xff"}',
+        b'{"text":"a","text":"b"}',
+        b'{"text":"a","sampling_params":{"n":1,"n":2}}',
+        b"[" * 10_000,
+        b"[" * 10_000 + b"]" * 10_000,
+        b'{"text":' + b"[" * 900 + b"]" * 900 + b"}",
+        b'{"temperature":NaN}',
+        b'{"temperature":-Infinity}',
+        b'{"n":' + b"9" * 5000 + b"}",
+        GOOD[:-1],
+        GOOD + b"}",
+    ],
+    ids=lambda body: ascii(body[:24]),
+)  # fmt: skip
+def test_what_is_no_json_object_is_a_400(gateway, path, body):
+    error_of(ask(gateway, path, body), 400)
+    assert gateway.requests == []
+    assert answered(gateway, CHAT, hello())["choices"]
+
+
+def post(gateway, content, headers, path=CHAT, **http):
+    async def go():
+        async with client(gateway, **http) as http_client:
+            return await http_client.post(path, content=content, headers=headers)
+
+    return asyncio.run(go())
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "x", ""])
+def test_wrong_content_types(gateway, kind):
+    error_of(post(gateway, GOOD, {"content-type": kind}), 400)
+
+
+@pytest.mark.parametrize(
+    "kind", ["application/json", "Application/JSON; charset=utf-8", "application/x+json"]
+)
+def test_right_content_types(gateway, kind):
+    assert post(gateway, GOOD, {"content-type": kind}).status_code == 200
+    assert post(gateway, GOOD, {}).status_code == 200
+
+
+def test_compressed_bodies_are_refused(gateway):
+    for body in (gzip.compress(GOOD), gzip.compress(GOOD)[:9]):
+        headers = {"content-encoding": "gzip", "content-type": "application/json"}
+        assert "gzip" in error_of(post(gateway, body, headers), 400)["message"]
+
+
+def test_a_body_above_the_limit_is_a_413(gateway):
+    async def in_pieces():
+        for _ in range(4):
+            yield b" " * 30
+
+    big = {"content-type": "application/json"}
+    for body in (b" " * 101, in_pieces()):
+        error = error_of(post(gateway, body, big, max_body=100), 413)
+        assert error["code"] == "body_too_large"
+    assert post(gateway, GOOD, big, max_body=len(GOOD)).status_code == 200
+    error_of(post(gateway, GOOD, big, max_body=len(GOOD) - 1), 413)
+
+
+def test_long_bodies_are_read_in_a_thread(gateway):
+    text = "a " * 200_000
+    error = error_of(ask(gateway, CHAT, hello(stop=text)), 400)
+    assert error["param"] == "stop"
+    error = error_of(ask(gateway, COMPLETIONS, {"prompt": text}), 400)
+    assert error["code"] == "context_length_exceeded"
+
+
+HALVES = ("\\ud83d", "\\ude00", "\\uDE00\\uD83D")
+PLACES = {
+    "messages[0].content": (CHAT, '{"messages":[{"role":"user","content":"a%sb"}]}'),
+    "messages[0].role": (CHAT, '{"messages":[{"role":"%s","content":"a"}]}'),
+    "messages[0].name": (CHAT, '{"messages":[{"role":"user","content":"a","name":"%s"}]}'),
+    "stop": (CHAT, '{"messages":[{"role":"user","content":"a"}],"stop":"%s"}'),
+    "stop[1]": (COMPLETIONS, '{"prompt":"a","stop":["a","%s"]}'),
+    "model": (CHAT, '{"messages":[{"role":"user","content":"a"}],"model":"%s"}'),
+    "user": (CHAT, '{"messages":[{"role":"user","content":"a"}],"user":"%s"}'),
+    "metadata": (CHAT, '{"messages":[{"role":"user","content":"a"}],"metadata":{"%s":"x"}}'),
+    "prompt": (COMPLETIONS, '{"prompt":"%s"}'),
+    "prompt[0]": (COMPLETIONS, '{"prompt":["%s"]}'),
+    "text": ("/generate", '{"text":"%s"}'),
+    "rid": ("/abort_request", '{"rid":"%s"}'),
+    None: (CHAT, '{"%s":1}'),
+}
+
+
+@pytest.mark.parametrize("place", PLACES, ids=str)
+@pytest.mark.parametrize("half", HALVES)
+def test_half_a_surrogate_pair_is_a_400(gateway, place, half):
+    path, template = PLACES[place]
+    error = error_of(ask(gateway, path, (template % half).encode()), 400)
+    assert error["param"] == place
+    assert gateway.requests == []
+
+
+def test_whole_surrogate_pairs_are_text(gateway):
+    body = rb'{"prompt":"\ud83d\ude00","echo":true,"max_tokens":0}'
+    assert answered(gateway, COMPLETIONS, body)["choices"][0]["text"] == "😀"
+
+
+def test_an_error_may_quote_half_a_pair(gateway):
+    # Not JSON, so the parser's own words come back.
+    error_of(ask(gateway, CHAT, rb'{"\ud83d":1,"\ud83d":2}'), 400)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_unknown_fields_are_named(gateway, path):
+    bodies = {CHAT: hello(), COMPLETIONS: {"prompt": "x"}, "/generate": {"text": "x"}}
+    error = error_of(ask(gateway, path, {**bodies.get(path, {"rid": "x"}), "colour": 1}), 400)
+    assert (error["param"], error["code"]) == ("colour", "unknown_parameter")
+
+
+def fields_of(kind):
+    return set(kind.__struct_fields__)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "refused"),
+    [
+        (chat_params.CompletionCreateParamsBase, schema.ChatRequest, schema.REFUSED_CHAT),
+        (completion_params.CompletionCreateParamsBase, schema.CompletionRequest,
+         schema.REFUSED_COMPLETION),
+    ],
+)  # fmt: skip
+def test_every_field_of_the_official_client_has_one_place(theirs, ours, refused):
+    places = [fields_of(ours), set(schema.HARMLESS), set(refused)]
+    known = set().union(*places)
+    assert set(typing.get_type_hints(theirs)) - known == set()
+    assert sum(map(len, places)) == len(known)
+
+
+@pytest.mark.parametrize("name", sorted(schema.REFUSED_CHAT))
+def test_refused_fields_take_what_asks_for_nothing(gateway, name):
+    neutral = schema.REFUSED_CHAT[name]
+    for value in (None, *neutral):
+        assert ask(gateway, CHAT, hello(**{name: value})).status_code == 200
+    for value in ({"an": "effect"}, 7, False if True in neutral else True):
+        error = error_of(ask(gateway, CHAT, hello(**{name: value})), 400)
+        assert (error["param"], error["code"]) == (name, "unsupported_parameter")
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+def test_harmless_fields_are_taken_and_checked(gateway, path):
+    body = hello() if path == CHAT else {"prompt": "x"}
+    good = {"user": "me", "metadata": {"a": "b"}, "safety_identifier": "x",
+            "prompt_cache_key": "k", "prompt_cache_retention": "24h"}  # fmt: skip
+    assert good.keys() == schema.HARMLESS.keys()
+    assert ask(gateway, path, {**body, **good}).status_code == 200
+    assert ask(gateway, path, {**body, **dict.fromkeys(good)}).status_code == 200
+    for name in good:
+        assert error_of(ask(gateway, path, {**body, name: 5}), 400)["param"] == name
+
+
+def test_null_means_the_default_everywhere(gateway):
+    names = fields_of(schema.ChatRequest) - {"messages"}
+    answered(gateway, CHAT, hello())
+    answered(gateway, CHAT, json.loads(json.dumps(hello(**dict.fromkeys(names)))))
+    first, second = gateway.requests
+    assert first.params == second.params
