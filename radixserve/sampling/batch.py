@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from radixserve.plan import Int32, Opened, SlotId
+from radixserve.plan import Opened, SlotId
 from radixserve.wire.params import SamplingParams
 
 Int64 = npt.NDArray[np.int64]
@@ -137,12 +137,11 @@ class SamplingBatch:
         self.bias.pop(slot, None)
         self.seen.pop(slot, None)
 
-    def append(self, slots: Int32, ids: Int64) -> None:
-        """Count the tokens drawn for slots. slots, ids: [k]."""
-        if self.seen:
-            for slot, token in zip(slots.tolist(), ids.tolist()):
-                if slot in self.seen:
-                    self.seen[slot].add(token)
+    def append(self, slot: SlotId, token: int) -> None:
+        """Count a token that was drawn for the slot; to be called for every one, once."""
+        seen = self.seen.get(slot)
+        if seen is not None:
+            seen.add(token)
 
     def _bias(self, params: SamplingParams) -> Bias | None:
         if not params.logit_bias:

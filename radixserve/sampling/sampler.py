@@ -38,7 +38,7 @@ def sample(
     batch: SamplingBatch,
     mask: Bits | None = None,
 ) -> tuple[Int32, dict[int, TokenLogprobs]]:
-    """Draw one token for each row, and count it in the batch.
+    """Draw one token for each row; the caller appends it to the batch.
 
     logits: [k, vocab] float32, not changed. slots: [k], open in batch. samples: [k], each token's
     index over prompt and output. mask: see edits.edited. Returns ids [k] int32 and, by row 0 ..
@@ -46,18 +46,14 @@ def sample(
 
     Order: log-probabilities of the raw logits; bias, penalties, masks; temperature; top_k; top_p of
     what is left, renormalised; min_p. Equal logits rank by ascending id, so top_k leaves exactly k;
-    the best token always stays. Raises ValueError where a row has no finite logit to take.
+    the best token always stays. Raises ValueError where the best logit of a row is not finite.
     """
     usable = edited(logits, slots, samples, batch, mask)
-    ids = np.empty(len(slots), dtype=np.int64)
-    is_greedy = batch.is_greedy[slots]
-    greedy, drawn = np.flatnonzero(is_greedy), np.flatnonzero(~is_greedy)
-    if len(greedy):
-        ids[greedy] = _best(_select(usable, greedy)[:, : batch.valid_ids])
+    ids = _best(usable[:, : batch.valid_ids])
+    _check_finite(usable, ids)
+    drawn = np.flatnonzero(~batch.is_greedy[slots])
     if len(drawn):
         ids[drawn] = _draw(_select(usable, drawn), slots[drawn], samples[drawn], batch)
-    _check_legal(usable, ids)
-    batch.append(slots, ids)
     return ids.astype(np.int32), _logprobs(logits, ids, slots, batch)
 
 
@@ -199,11 +195,15 @@ def _first_past(cumulated: Float64, target: Float64) -> Int64:
     return found
 
 
-def _check_legal(usable: torch.Tensor, ids: Int64) -> None:
-    taken = usable.gather(1, torch.from_numpy(ids).to(usable.device)[:, None])
-    bad = ~(taken > float("-inf"))
+def _check_finite(rows: torch.Tensor, best: Int64) -> None:
+    """A NaN is the best of its row, so looking at the best finds it, as it finds infinities."""
+    values = rows.gather(1, torch.from_numpy(best).to(rows.device)[:, None])[:, 0]
+    bad = ~torch.isfinite(values)
     if bad.any():
-        raise ValueError(f"rows {bad.nonzero()[:, 0].tolist()} have no finite logit to take")
+        raise ValueError(
+            f"rows {bad.nonzero().flatten().tolist()} have no finite best logit: the mask leaves "
+            "nothing, or the model gave NaN or infinity"
+        )
 
 
 def _logprobs(

@@ -139,11 +139,23 @@ def test_p02_top_k_off_or_past_the_vocabulary_filters_nothing(top_k: int) -> Non
     assert draws(P01, 3000, top_k=top_k) == draws(P01, 3000)
 
 
-def test_a_row_without_a_legal_token_is_an_error_that_names_it() -> None:
-    batch = batch_of(4, SamplingParams(seed=1), SamplingParams(seed=1))
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_row_without_a_legal_token_is_an_error_that_names_it(temperature: float) -> None:
+    params = SamplingParams(seed=1, temperature=temperature)
+    batch = batch_of(4, params, params)
     mask = np.array([[True] * 4, [False] * 4])
-    with pytest.raises(ValueError, match=r"rows \[1\] have no finite logit"):
+    with pytest.raises(ValueError, match=r"rows \[1\] have no finite best logit"):
         sample(torch.zeros(2, 4), i32(0, 1), i32(0, 0), batch, mask)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("params", [{"temperature": 0.0}, {}, {"top_k": 3}, {"top_p": 0.5}])
+def test_broken_logits_are_an_error_not_a_token(value: float, params: dict[str, float]) -> None:
+    logits = torch.zeros(3, 300)
+    logits[1, 250] = value
+    batch = batch_of(300, *[SamplingParams(seed=1, **params) for _ in range(3)])
+    with pytest.raises(ValueError, match=r"rows \[1\]"):
+        sample(logits, i32(0, 1, 2), i32(0, 0, 0), batch)
 
 
 # P04

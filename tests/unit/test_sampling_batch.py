@@ -42,6 +42,14 @@ def shaped(
     return edited(logits[None], i32(0), i32(sample_at), batch, mask)[0].tolist()
 
 
+def draw(batch: SamplingBatch, logits: torch.Tensor, samples: np.ndarray) -> list[int]:
+    """A step over slots 0 .. k - 1, as the executor makes it."""
+    ids = sample(logits, np.arange(len(logits), dtype=np.int32), samples, batch)[0].tolist()
+    for slot, token in enumerate(ids):
+        batch.append(slot, token)
+    return ids
+
+
 def test_p05_frequency_and_presence_count_the_output_alone() -> None:
     params = greedy(frequency_penalty=0.25, presence_penalty=0.5)
     batch = one(params, prompt=i32(4, 4), output=i32(5, 5, 5))
@@ -57,7 +65,7 @@ def test_p05_repetition_covers_prompt_and_output_and_both_signs() -> None:
 def test_p05_penalties_follow_the_tokens_as_they_are_drawn() -> None:
     batch = one(greedy(frequency_penalty=1.0, repetition_penalty=2.0), prompt=i32(0))
     logits = torch.tensor([[0.5, 4.0, 3.0, 2.0, 1.0, 0.0, 0.0, 0.0]])
-    ids = [int(sample(logits, i32(0), i32(n), batch)[0][0]) for n in range(1, 6)]
+    ids = [draw(batch, logits, i32(n))[0] for n in range(1, 6)]
     # 4 / 2 - 1 = 1 after the first draw of 1; 3 / 2 - 1 = 0.5; 2 / 2 - 1 = 0; then 1 with 1 and 4
     assert ids == [1, 2, 3, 1, 4]
 
@@ -67,7 +75,7 @@ def test_p05_penalties_after_a_retraction_are_those_before() -> None:
     drawn = [3, 3, 70, 5, 3, *range(8, 90)]
     going = one(params, prompt=i32(1, 2), vocab=100)
     for token in drawn:
-        going.append(i32(0), np.array([token]))
+        going.append(0, token)
     again = one(params, prompt=i32(1, 2), output=i32(*drawn), vocab=100)
     logits = torch.randn(100, generator=torch.Generator().manual_seed(0))
     assert shaped(going, logits) == shaped(again, logits)
@@ -81,11 +89,8 @@ def test_p05_penalties_do_not_bleed_into_other_rows() -> None:
         batch = SamplingBatch(len(order), 30, CPU)
         for slot, params in enumerate(order):
             batch.open(Opened(slot, params, i32(1, 2, 3), NO_IDS))
-        slots = np.arange(len(order), dtype=np.int32)
-        steps = [
-            sample(logits[: len(order)], slots, np.full(len(order), 3 + n, np.int32), batch)[0]
-            for n in range(10)
-        ]
+        rows = logits[: len(order)]
+        steps = [draw(batch, rows, np.full(len(order), 3 + n, np.int32)) for n in range(10)]
         return np.array(steps).T.tolist()
 
     with_penalty, without = tokens([penal])[0], tokens([greedy()])[0]
