@@ -111,7 +111,6 @@ class Interpreter:
         child._prompt = self._prompt.copy()
         child._text = self._text
         child._role_start = self._role_start
-        child._scopes.extend(self._scopes)
         return child
 
     def perform(self, op: Op) -> Generator[Call, Any, None]:

@@ -61,6 +61,27 @@ def test_the_engines_errors_pass_as_they_are():
         program.run(backend=Refusing([]))
 
 
+def test_the_reply_is_closed_when_it_breaks_off():
+    class Breaking:
+        is_closed = False
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            raise OSError("pipe")
+
+        def close(self):
+            self.is_closed = True
+
+    reply = Breaking()
+    link = Link([])
+    link.submit = lambda body: reply
+    with pytest.raises(OSError, match="pipe"):
+        program.run(backend=link)
+    assert reply.is_closed
+
+
 def test_no_reply_at_all_is_an_error():
     class Silent(Link):
         def submit(self, body):

@@ -121,6 +121,35 @@ def test_a_new_value_of_the_same_name_is_read_anew():
     assert state.text() == "onetwothree"
 
 
+def test_a_value_still_queued_is_the_one_that_is_read():
+    go = threading.Event()
+
+    def script(prompt):
+        if prompt == "one":
+            assert go.wait(10)
+        return {"": "one", "one": "-", "one-": "two"}[prompt]
+
+    @sgl.function
+    def program(s):
+        [child] = s.fork(1)
+        child += sgl.gen("x")
+        child.sync()
+        child += sgl.gen("y") + sgl.gen("x")
+        threading.Timer(0.05, go.set).start()
+        return list(child.text_iter("x"))
+
+    assert program.run(backend=sgl.Mock(script)).ret_value == ["two"]
+
+
+def test_the_return_value_is_waited_for():
+    @sgl.function
+    def program(s):
+        threading.Event().wait(0.05)
+        return "done"
+
+    assert program.run(stream=True, backend=sgl.Mock()).ret_value == "done"
+
+
 class Torn(sgl.Mock):
     def stream(self, body):
         yield next(super().stream(body))

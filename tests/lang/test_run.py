@@ -307,3 +307,137 @@ def test_an_aborted_call_is_an_error(run):
     with pytest.raises(sgl.BackendError, match="shutting down") as caught:
         run(body, Aborted(["A"]))
     assert caught.value.status == 499
+
+
+def test_the_runs_threads_have_ended_when_it_raises(run):
+    class Slow(Gate):
+        def generate(self, body):
+            try:
+                return super().generate(body)
+            finally:
+                threading.Event().wait(0.05)
+
+    gate, before = Slow(), threading.active_count()
+
+    def body(s):
+        g = s.fork(2)
+        g += "q" + sgl.gen("x")
+        for _ in range(2):
+            gate.entered.acquire()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(body, gate)
+    assert threading.active_count() == before
+
+
+def test_a_cancelled_run_stops_waiting_and_calls_no_more():
+    """The backend ignores the abort: the wait for the fork's value must end all the same."""
+    woken, errors = threading.Event(), []
+
+    class Deaf(Gate):
+        def generate(self, body):
+            self.entered.release()
+            assert woken.wait(10)
+            return sgl.Mock.generate(self, body)
+
+        def abort(self, rid):
+            self.aborted.append(rid)
+
+    deaf = Deaf()
+
+    @sgl.function
+    def program(s, fails):
+        if fails:
+            deaf.entered.acquire()
+            raise ZeroDivisionError("mine")
+        [child] = s.fork(1)
+        child += "q" + sgl.gen("x")
+        try:
+            child["x"]
+        except sgl.ProgramCancelled as error:
+            errors.append(error)
+            woken.set()
+        s += "more" + sgl.gen("y")
+        errors.append(s.error())
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        program.run_batch([(True,), (False,)], backend=deaf)
+    assert [type(error) for error in errors] == [sgl.ProgramCancelled] * 2
+    assert len(deaf.calls) == len(deaf.aborted) == 1
+
+
+def test_an_endless_stream_ends_with_its_program():
+    started, closed = threading.Event(), threading.Event()
+
+    class Endless(sgl.Mock):
+        def stream(self, body):
+            try:
+                while True:
+                    started.set()
+                    yield {"text": "", "output_ids": [], "meta_info": {"finish_reason": None}}
+            finally:
+                closed.set()
+
+    @sgl.function
+    def program(s):
+        g = s.fork(1)
+        g += sgl.gen("x")
+        assert started.wait(10)
+        raise ZeroDivisionError("mine")
+
+    state = program.run(stream=True, backend=Endless())
+    assert isinstance(state.error(), ZeroDivisionError)
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        state.ret_value  # noqa: B018
+    assert closed.is_set()
+
+
+def test_a_reader_hears_of_a_failure_before_the_program_ends():
+    go = threading.Event()
+
+    @sgl.function
+    def program(s):
+        s += "bad" + sgl.gen("x")
+        s.error()
+        assert go.wait(10)
+        return "done"
+
+    state = program.run(stream=True, backend=sgl.Mock())
+    with pytest.raises(sgl.BackendError):
+        state["x"]
+    go.set()
+    assert state.ret_value == "done"
+
+
+def test_what_is_appended_after_a_failure_does_not_leave_old_values_standing(run):
+    def body(s):
+        s += "good" + sgl.gen("a") + "bad" + sgl.gen("b")
+        assert s.error() is not None
+        s += sgl.gen("a")
+        [child] = s.fork(1)
+        for state in (s, child):
+            with pytest.raises(RuntimeError, match="no GPU"):
+                state["a"]
+
+    run(body, failing("bad"))
+
+
+def test_a_value_being_replaced_is_waited_for(run):
+    entered = threading.Event()
+
+    def script(prompt):
+        if prompt == "one":
+            entered.set()
+            threading.Event().wait(0.05)
+        return "two" if prompt == "one" else "one"
+
+    def body(s):
+        [child] = s.fork(1)
+        child += sgl.gen("x")
+        child.sync()
+        child += sgl.gen("x")
+        assert entered.wait(10)
+        assert child["x"] == "two"
+
+    run(body, sgl.Mock(script))

@@ -417,3 +417,56 @@ def test_generated_ids_are_never_tokenised_again(run):
     mock = sgl.Mock(["he", "!"], pieces=["hello", "he"])
     run(body, mock)
     assert mock.calls[1]["input"][0]["ids"] == [ord("x"), *mock.tokenizer.encode("he")]
+
+
+def test_a_child_has_all_that_its_parent_had(run):
+    def body(s):
+        s += sgl.user("q")
+        with s.assistant():
+            s += sgl.gen("a") + " and"
+            [child] = s.fork(1)
+        with pytest.raises(sgl.ProgramError, match="inside role 'assistant'"):
+            child += sgl.user("q")
+        child += " more" + sgl.assistant_end()
+        assert child.messages() == [
+            {"role": "user", "content": "q"},
+            {"role": "assistant", "content": "A and more"},
+        ]
+        assert s.messages()[1]["content"] == "A and"
+        assert child["a"] == "A"
+        assert child.get_meta_info("a") == s.get_meta_info("a")
+        assert list(child.text_iter("a")) == ["A"]
+
+    run(body, sgl.Mock(["A"]))
+
+
+def test_a_value_that_was_set_has_no_meta_information(run):
+    def body(s):
+        s += "q" + sgl.gen("x")
+        s["x"] = "mine"
+        with pytest.raises(KeyError):
+            s.get_meta_info("x")
+
+    run(body, sgl.Mock(["X"]))
+
+
+def test_a_sync_after_a_call_adds_no_border(run):
+    def body(s):
+        s += "q" + sgl.gen("a")
+        s.sync()
+        s += "r" + sgl.gen("b")
+
+    mock = sgl.Mock(["A", "B"])
+    run(body, mock)
+    ids = mock.tokenizer.encode("qA")
+    assert mock.calls[1]["input"] == [{"ids": ids, "roles": [], "open": None}, {"text": "r"}]
+
+
+def test_an_exception_inside_a_copy_is_the_one_that_raises(run):
+    def body(s):
+        with s.copy() as scratch:
+            scratch += sgl.gen("x")
+            raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        run(body, sgl.Mock())
