@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from radixserve.errors import ModelLoadError
-from radixserve.weights.source import ModelSource
 
 DEFAULT_TEMPLATE = "default"
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "eot_token")
@@ -36,18 +35,6 @@ class TextFiles:
         """The texts of bos_token, eos_token and the like, whichever form they are written in."""
         texts = {name: token_content(self.config.get(name)) for name in _NAMED_TOKENS}
         return {name: text for name, text in texts.items() if text}
-
-
-def read_files(source: ModelSource) -> TextFiles:
-    """Read `source`; a GGUF file is converted first and kept in the cache folder.
-
-    Raises ModelLoadError naming the file that is missing, broken or of an unsupported kind.
-    """
-    if source.kind == "gguf":
-        from radixserve.text.gguf_tokenizer import convert
-
-        return read_folder(convert(source.path))
-    return read_folder(source.path)
 
 
 def read_folder(folder: pathlib.Path) -> TextFiles:

@@ -12,8 +12,8 @@ from typing import Any
 from radixserve.config.schema import TextConfig
 from radixserve.errors import ContextTooLong, InvalidRequest
 from radixserve.text.chat import ChatTemplate, Messages
-from radixserve.text.files import read_files
 from radixserve.text.incremental import Detokenizer
+from radixserve.text.load import read_files
 from radixserve.text.parts import EncodedPrompt, encode_parts
 from radixserve.text.tokenizer import IdArray, Tokenizer
 from radixserve.weights.source import ModelSource

@@ -19,8 +19,9 @@ import numpy.typing as npt
 import tokenizers
 
 from radixserve.errors import InvalidRequest, ModelLoadError
-from radixserve.text.files import TextFiles, read_files
+from radixserve.text.files import TextFiles
 from radixserve.text.incremental import output_bytes
+from radixserve.text.load import read_files
 from radixserve.text.tokenizer_spec import (
     control_pattern,
     has_hard_borders,

@@ -11,7 +11,7 @@ from tokenizers import Regex, models, pre_tokenizers
 from tokenizers import Tokenizer as Reference
 
 from radixserve.errors import ModelLoadError
-from radixserve.text.files import read_files
+from radixserve.text.load import read_files
 from radixserve.text.tokenizer import Tokenizer
 from radixserve.text.vocabulary import byte_alphabet
 from radixserve.weights.gguf import GgufFile
@@ -25,6 +25,7 @@ def write_gguf(
     *,
     pre: str | None = "gpt-2",
     model: str = "gpt2",
+    merges: list[str] = WORDS,
     eos: int = 0,
     eot: int | None = None,
     add_bos: bool | None = None,
@@ -41,7 +42,7 @@ def write_gguf(
         writer.add_tokenizer_pre(pre)
     writer.add_token_list(tokens)
     writer.add_token_types(types)
-    writer.add_token_merges(WORDS)
+    writer.add_token_merges(merges)
     writer.add_bos_token_id(len(tokens) - 3)
     writer.add_eos_token_id(eos)
     if eot is not None:
@@ -125,6 +126,7 @@ def test_templates_by_name(tmp_path):
     [
         ({"pre": "poro-chat"}, "tokenizer.ggml.pre 'poro-chat' is not supported; known are gpt-2"),
         ({"pre": None}, "tokenizer.ggml.pre None is not supported"),
+        ({"merges": ["Ġt"]}, "holds an entry that is no pair"),
         ({"model": "llama"}, "tokenizer.ggml.model 'llama' is not supported"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -329,6 +331,21 @@ def test_ids_before_a_settled_border_do_not_depend_on_what_follows(smollm, tail,
     first = tokenizer.encode_runs(settled, opens=True).tolist()
     second = tokenizer.encode_runs([*rest, more], opens=not settled).tolist()
     assert first + second == whole_ids
+
+
+def test_the_last_control_token_settles_what_is_before_it(renderer):
+    runs = [Run("a b", True), Run(f"{END}x", False), Run(f"{END}\n", True), Run("", False)]
+    settled, rest = split_settled(renderer.tokenizer, runs)
+    assert (settled, rest) == (runs[:2], runs[2:])
+
+
+def test_a_control_token_that_swallows_spaces_settles_nothing(tmp_path):
+    path = make_tokenizer(tmp_path) / "tokenizer.json"
+    spec = json.loads(path.read_text())
+    spec["added_tokens"][2]["lstrip"] = True
+    path.write_text(json.dumps(spec))
+    tokenizer = Tokenizer(read_folder(tmp_path))
+    assert split_settled(tokenizer, [Run(f"a {END}b", True)])[0] == []
 
 
 def test_nothing_is_settled_where_the_rules_are_not_known(renderers):

@@ -31,6 +31,7 @@ def load(folder: pathlib.Path, config: TextConfig | None = None, **options) -> R
         (TRIMMING, None, {2}),
         (FOLDING, "<|endoftext|>", {0, 2}),
         (None, "<|endoftext|>", {0}),
+        ("{% for m in messages %}{{ m.content }}. {% endfor %}", "<|endoftext|>", {0}),
         ("{{ messages[0].content }}", "<|endoftext|>", {0}),
         ("{{ raise_exception('no') }}", "<|endoftext|>", {0}),
     ],

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Reference
+from tokenizers import decoders, models, pre_tokenizers
 
 from radixserve.errors import InvalidRequest, ModelLoadError
 from radixserve.text.tokenizer import Run, Tokenizer
@@ -102,6 +103,27 @@ def test_dummy_prefix_space_only_where_a_text_opens_the_prompt(pieces):
     after = pieces.encode(f"the fox{END}the fox", opens=False, special=True).tolist()
     opening = pieces.encode("the fox", opens=True, special=True).tolist()
     assert after == [*inside, 2, *opening]
+
+
+def test_a_unigram_with_a_first_word_space(tmp_path):
+    """Metaspace with prepend_scheme first, as Mistral's and T5's descendants have it."""
+    letters = [(char, -5.0) for char in "▁thefox"]
+    reference = Reference(models.Unigram([("<unk>", -9.0), *letters, ("▁the", -1.0)], 0))
+    reference.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    reference.decoder = decoders.Metaspace(prepend_scheme="first")
+    reference.add_special_tokens([END])
+    reference.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load(tmp_path)
+    text = f"the fox{END}the"
+    ids = tokenizer.encode(text, opens=True, special=True).tolist()
+    assert ids == reference.encode(text).ids
+    assert tokenizer.decode(ids) == " the foxthe"
+    inside = tokenizer.encode("the the", opens=False, special=True).tolist()
+    assert tokenizer.decode(inside) == "the the"
+    assert tokenizer.token_bytes[inside[-1]] == b" the"
+    (tmp_path / "tokenizer_config.json").write_text('{"add_bos_token": true}')
+    with pytest.raises(ModelLoadError, match="there is no bos_token"):
+        load(tmp_path)
 
 
 def test_decode_shows_control_tokens_on_request(tokenizer):
