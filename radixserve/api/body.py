@@ -1,7 +1,7 @@
 """A request's body as JSON, or a 400 that says what is wrong with it.
 
-Owns: the size limit, strict parsing (UTF-8, no duplicate keys, no NaN, no lone surrogates). Must
-not know: what the body means.
+Owns: the limits of size and number, strict parsing (UTF-8, no duplicate keys, no NaN, no lone
+surrogates). Must not know: what the body means.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from radixserve.errors import InvalidRequest
 
 IN_THREAD = 256 * 1024
 MAX_DEPTH = 200
+# Parsing holds the interpreter, and so every stream, for about a second at this many.
+MAX_VALUES = 4_000_000
+CONTAINER_COST = 8  # a list or object costs as much as so many numbers
 
 _HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -41,6 +44,13 @@ async def read_json(request: Request, limit: int) -> Any:
 
 def parse(body: bytes) -> Any:
     """The JSON value of `body`. Raises InvalidRequest."""
+    containers = body.count(b"[") + body.count(b"{")
+    if body.count(b",") + CONTAINER_COST * containers > MAX_VALUES:
+        raise InvalidRequest(
+            f"the body has too many values: {MAX_VALUES} numbers or {MAX_VALUES // CONTAINER_COST} "
+            f"lists and objects are the most",
+            code="body_too_complex",
+        )
     try:
         value = _DECODER.decode(body.decode())
     except UnicodeDecodeError as error:
@@ -49,7 +59,7 @@ def parse(body: bytes) -> Any:
         raise _broken("it is nested too deeply") from None
     except ValueError as error:
         raise _broken(str(error)) from None
-    if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+    if containers > MAX_DEPTH:
         _check_depth(value)
     if _HALF_PAIR.search(body):
         _check_text(value)

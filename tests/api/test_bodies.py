@@ -96,6 +96,13 @@ def test_a_body_above_the_limit_is_a_413(gateway):
     error_of(post(gateway, GOOD, big, max_body=len(GOOD) - 1), 413)
 
 
+@pytest.mark.parametrize("value", [b"1,", b"[1],", b"{},"])
+def test_a_body_with_too_many_values_is_refused(gateway, value):
+    count = 4_000_001 if value == b"1," else 500_000
+    body = b'{"prompt":[' + value * count + b"1]}"
+    assert error_of(ask(gateway, COMPLETIONS, body), 400)["code"] == "body_too_complex"
+
+
 def test_long_bodies_are_read_in_a_thread(gateway):
     text = "a " * 200_000
     error = error_of(ask(gateway, CHAT, hello(stop=text)), 400)
@@ -172,7 +179,7 @@ def test_refused_fields_take_what_asks_for_nothing(gateway, name):
     neutral = schema.REFUSED_CHAT[name]
     for value in (None, *neutral):
         assert ask(gateway, CHAT, hello(**{name: value})).status_code == 200
-    for value in ({"an": "effect"}, 7, False if True in neutral else True):
+    for value in ({"an": "effect"}, 7, [False]):
         error = error_of(ask(gateway, CHAT, hello(**{name: value})), 400)
         assert (error["param"], error["code"]) == (name, "unsupported_parameter")
 

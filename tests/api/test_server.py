@@ -299,11 +299,19 @@ class LeavingClient:
     def __init__(self, gateway: ScriptedGateway, path: str, body: dict) -> None:
         self._app = create_app(gateway, Config(http=HttpConfig()))
         self._scope = {
-            "type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"},
-            "http_version": "1.1", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"",
-            "root_path": "", "scheme": "http", "server": ("test", 80), "client": ("me", 1),
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "http_version": "1.1",
+            "method": "POST",
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "root_path": "",
+            "query_string": b"",
+            "server": ("test", 80),
+            "client": ("me", 1),
             "headers": [(b"content-type", b"application/json")],
-        }  # fmt: skip
+        }
         self._body = json.dumps(body).encode()
         self._sent_body = False
         self.left = asyncio.Event()
