@@ -7,7 +7,8 @@ the same tokens without the prompt:
     greedy_token_selection                token by token, the best next token among the choices left
     unconditional_likelihood_normalized   max of  sum(l - u) / n
 
-The sum over no tokens (an empty choice) scores 0. Ties go to the choice written first. A method of
+The sum over no tokens (an empty choice) scores 0. A token that has no u, because the model has no
+token that begins a text and nothing else stands before it, counts as u = 0. Ties go to the choice written first. A method of
 your own is any object with `name`, `needs_unconditional` and `decide`. Must not know: backends.
 """
 
@@ -23,13 +24,13 @@ class Candidate:
     """One choice as the model sees it.
 
     ids: [n] its tokens, from the first one that differs from the prompt's. logprobs: [n].
-    unconditional: [n] or None where the method did not ask for it.
+    unconditional: [n], None for a token without one; None where the method did not ask.
     """
 
     text: str
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    unconditional: tuple[float, ...] | None = None
+    unconditional: tuple[float | None, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class UnconditionalLikelihoodNormalized:
         for each in candidates:
             if each.unconditional is None:
                 raise ValueError(f"choice {each.text!r} came without unconditional scores")
-            scores.append(_mean(each.logprobs) - _mean(each.unconditional))
+            scores.append(_mean(each.logprobs) - _mean([u or 0.0 for u in each.unconditional]))
         return Decision(_best(scores), {"scores": scores})
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from radixserve.lang.choices import Candidate
-from radixserve.lang.errors import BackendError
+from radixserve.lang.errors import BackendError, ProgramError
 from radixserve.lang.prompt import Part
 
 Reply = dict[str, Any]
@@ -84,6 +84,11 @@ def _read_choice(text: str, entry: dict[str, Any], unconditional: bool) -> Candi
         _malformed(f"choice {text!r} without {missing}")
     if len(logprobs) != len(ids) or (without is not None and len(without) != len(ids)):
         _malformed(f"choice {text!r} has {len(ids)} ids but {len(logprobs)} log-probabilities")
+    if None in logprobs:
+        raise ProgramError(
+            "select() has nothing to go by at the very start of a prompt: this model scores no "
+            "first token; append some text before it"
+        )
     return Candidate(text, ids, logprobs, without)
 
 

@@ -38,13 +38,10 @@ class Run:
         self._branches = [self.root]
 
     def fork(self, branch: Branch, size: int) -> list[Branch]:
+        """Branches that this run waits for at its end."""
         children = branch.fork(size, threaded=self._use_thread)
         with self._lock:
             self._branches.extend(children)
-            is_cancelled = self._is_cancelled
-        if is_cancelled:
-            for child in children:
-                child.fail(_cancelled())
         return children
 
     def execute(self, body: Callable[[], Any]) -> None:

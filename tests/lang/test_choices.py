@@ -61,6 +61,32 @@ def test_unconditional_gain():
     assert entry["unconditional_logprobs"] == [-7.0]
 
 
+def test_a_token_without_an_unconditional_score_counts_as_it_is():
+    rows = [
+        Candidate("a", (1,), (-2.0,), (None,)),
+        Candidate("b", (2, 3), (-1.0, -2.0), (None, -1.0)),
+    ]
+    decision = sgl.unconditional_likelihood_normalized.decide(rows)
+    assert decision.meta["scores"] == [-2.0, -1.0]
+    assert decision.index == 1
+
+
+def test_a_select_that_nothing_stands_before_says_so():
+    class NoFirst(sgl.Mock):
+        def choose(self, body):
+            reply = super().choose(body)
+            for choice in reply["choices"]:
+                choice["logprobs"][0] = None
+            return reply
+
+    @sgl.function
+    def program(s):
+        s += sgl.select("x", ["a", "b"])
+
+    with pytest.raises(sgl.ProgramError, match="start of a prompt"):
+        program.run(backend=NoFirst())
+
+
 def test_greedy_follows_the_best_next_token():
     # "ab" has the better mean, but greedy decoding would go to "c".
     table = {"a": -1.0, "b": -0.01, "c": -0.9, "d": -5.0}
