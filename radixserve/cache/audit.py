@@ -134,5 +134,5 @@ def _audit_lease(lease: Lease) -> None:
         assert lease.tail.pages[0] == lease.pages[lease.depth], "a lease's tail is another's page"
     if lease.copy is not None:
         order, source = lease.copy
-        assert order.destination == lease.pages[lease.depth], "a copy goes to a page not its own"
+        assert order.destination in lease.pages, "a copy goes to a page not its own"
         assert order.source in source.pages, "a copy comes from a page that is not locked"

@@ -43,8 +43,8 @@ class Match(NamedTuple):
 
     node: the deepest node of which a page matches; `inside` is how many of its pages do.
     depth: matched whole pages, counted from the root.
-    source: the node with a page to copy from, of which `extra` tokens match: the next page of `node`
-    itself where the match ends inside its edge, else the first page of a child.
+    source: the node with a page to copy from, of which `extra` tokens match. That page is the next
+    one of `node` itself where the match ends inside its edge, else the first one of a child.
     """
 
     node: Node
