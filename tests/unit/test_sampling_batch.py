@@ -109,6 +109,12 @@ def test_a_slot_used_again_starts_clean() -> None:
     with pytest.raises(ValueError, match="slot 0 is already open"):
         batch.open(Opened(0, greedy(), NO_IDS, NO_IDS))
     batch.close(0)
+    batch.open(Opened(0, greedy(logit_bias={5: 1.0}), i32(1), NO_IDS))
+    assert shaped(batch, logits) == [1, 1, 1, 1, 1, 2, 1, 1]
+    batch.close(0)
+    batch.open(Opened(0, greedy(presence_penalty=1.0), i32(1), i32(4)))
+    assert shaped(batch, logits) == [1, 1, 1, 1, 0, 1, 1, 1]
+    batch.close(0)
     with pytest.raises(KeyError):
         batch.close(0)
 
