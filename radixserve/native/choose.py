@@ -6,7 +6,8 @@ picked from its scores (the DSL's methods do that), HTTP.
 Each distinct choice is one request that generates nothing: the prompt's ids, then the choice's,
 scored from the first id of the choice. The score of a token comes from the logits before it, so a
 token at the very start of a prompt has none: its entry is null. The unconditional scores are
-those of the choice alone, behind the model's BOS token; without one the first entry is null.
+those of the choice alone, behind the model's BOS token, also where prompts do not begin with it;
+without one the first entry is null.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from radixserve.chunks import Chunk, Request
 from radixserve.errors import InvalidRequest
@@ -23,6 +26,7 @@ from radixserve.native.reply import prompt_fields
 from radixserve.native.request import Call
 from radixserve.text.choices import EncodedChoice
 from radixserve.text.parts import EncodedPrompt
+from radixserve.text.tokenizer import Tokenizer
 from radixserve.wire.params import SamplingParams
 
 SCORE_ONLY = SamplingParams(max_new_tokens=0, temperature=0.0)
@@ -89,8 +93,7 @@ def choosing(
     unconditional = (call.body.input or [{}])[-1].get("unconditional")
     if not isinstance(unconditional, bool | None):
         raise InvalidRequest("unconditional must be true or false", param="input.unconditional")
-    opening = gateway.renderer.tokenizer.encode("", opens=True, special=True)
-    bos = opening.astype("<i4").tobytes()
+    bos = _opening(gateway.renderer.tokenizer)
     planned = Choosing(call, encoded, choices, bos, bool(unconditional))
     common = encoded.ids.astype("<i4").tobytes()
     for choice in choices:
@@ -99,6 +102,14 @@ def choosing(
         if planned.unconditional:
             planned.score(bos, packed)
     return planned
+
+
+def _opening(tokenizer: Tokenizer) -> bytes:
+    """What a choice alone stands behind: what opens prompts, else the BOS token, else nothing."""
+    opening = tokenizer.encode("", opens=True, special=True).tolist()
+    if not opening and tokenizer.bos_id is not None:
+        opening = [tokenizer.bos_id]
+    return np.array(opening, dtype="<i4").tobytes()
 
 
 async def scored(planned: Choosing, chunks: AsyncIterator[tuple[int, Chunk]]) -> dict[str, Any]:

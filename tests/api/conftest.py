@@ -20,3 +20,9 @@ def bos_renderer(tmp_path_factory) -> Renderer:
         add_bos=True,
         config={"bos_token": "<|endoftext|>"},
     )
+
+
+@pytest.fixture(scope="session")
+def no_bos_renderer(tmp_path_factory) -> Renderer:
+    """`renderer` has a BOS token and does not put it in front of prompts; this one has none."""
+    return make_renderer(tmp_path_factory.mktemp("no_bos"), config={"bos_token": None})

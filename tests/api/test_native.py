@@ -168,55 +168,6 @@ def test_what_is_kept_ends_on_the_border_of_a_character(renderer):
     assert kept + meta["kept_tail"] == "a🦙"
 
 
-def choose(gateway, choices, parts=({"text": "Is it"},), **more):
-    return generate(gateway, input=[*parts, {"choices": choices, **more}])
-
-
-def test_choices_are_scored_behind_their_prompt(gateway, renderer):
-    reply = choose(gateway, [" yes", " no", " yes sir", " yes"], unconditional=False)
-    prompt = reply["meta_info"]["prompt"]["ids"]
-    assert reply["meta_info"]["prompt_tokens"] == len(prompt)
-    assert [c["text"] for c in reply["choices"]] == [" yes", " no", " yes sir", " yes"]
-    for choice in reply["choices"]:
-        assert renderer.tokenizer.decode(prompt + choice["ids"]) == "Is it" + choice["text"]
-        assert choice["logprobs"] == [logprob(token) for token in choice["ids"]]
-        assert "unconditional_logprobs" not in choice
-    # One request for each distinct choice, which generates nothing.
-    assert len(gateway.requests) == 3
-    for request in gateway.requests:
-        assert request.params.max_new_tokens == 0
-        assert request.prompt_logprobs == 0
-        assert request.prompt_logprobs_start == len(prompt)
-    assert sorted(sent(gateway)) == sorted(
-        {tuple(prompt + c["ids"]): prompt + c["ids"] for c in reply["choices"]}.values()
-    )
-
-
-def test_unconditional_scores_need_something_in_front(gateway, bos_renderer):
-    choices = choose(gateway, [" yes", " yes sir"], unconditional=True)["choices"]
-    assert choices[0]["unconditional_logprobs"] == [None] * len(choices[0]["ids"])
-    assert choices[1]["unconditional_logprobs"] == [
-        None, *(logprob(token) for token in choices[1]["ids"][1:])
-    ]  # fmt: skip
-    behind_bos = ScriptedGateway(bos_renderer)
-    for choice in choose(behind_bos, [" yes", " yes sir"], unconditional=True)["choices"]:
-        assert choice["unconditional_logprobs"] == [logprob(token) for token in choice["ids"]]
-    alone = [row for row in sent(behind_bos) if len(row) < 7]
-    assert alone
-    assert all(row[0] == bos_renderer.tokenizer.bos_id for row in sent(behind_bos))
-
-
-def test_choices_at_the_start_of_a_prompt(gateway):
-    choices = choose(gateway, ["yes", "yes sir"], parts=())["choices"]
-    assert choices[0]["logprobs"] == [None] * len(choices[0]["ids"])
-    assert choices[1]["logprobs"][0] is None
-    assert choices[1]["logprobs"][1:] == [logprob(token) for token in choices[1]["ids"][1:]]
-
-
-def test_an_empty_choice_has_no_scores(gateway):
-    assert choose(gateway, [""])["choices"] == [{"text": "", "ids": [], "logprobs": []}]
-
-
 @pytest.mark.parametrize(
     ("body", "param"),
     [
