@@ -96,6 +96,13 @@ def test_text_already_written_is_never_taken_back():
         "<|im_start|>assistant\n<think>\n\n</think>\n\n", "<|im_end|>\n"
     )
     assert chat.role_text(("user", "assistant"), "user").open == "<|im_start|>user\n"
+    ends = chat_of(
+        "{% for m in messages %}[{{ m.role }}]{{ m.content }}"
+        "{{ '</>!' if loop.last else '</>;' }}{% endfor %}"
+    )
+    assert ends.role_text((), "user") == RoleText("[user]", "</>!")
+    assert ends.role_text(("user",), "user") == RoleText(";[user]", "</>!")
+    assert not ends.prefix_stable
 
 
 def test_line_breaks_between_blocks_only_belong_to_the_block_that_follows():
