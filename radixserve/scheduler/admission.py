@@ -16,14 +16,14 @@ from radixserve.wire.messages import Generate
 def allowed_new_tokens(message: Generate, context_len: int, capacity: int, vocab_size: int) -> int:
     """max_new_tokens of the request, clamped to what context and KV pool can hold.
 
-    The last sampled token needs no KV, but counts in the context. capacity: tokens of the pool.
+    capacity: tokens of the pool.
     Raises ContextTooLong when not even one output token fits, InvalidRequest for a bad prompt.
     """
     size = len(message.prompt)
     if size == 0 or size % 4:
         raise InvalidRequest("the prompt has no tokens", param="prompt")
     prompt_len = size // 4
-    room = min(context_len, capacity + 1)
+    room = min(context_len, capacity)
     if prompt_len >= room:
         raise ContextTooLong(
             f"the prompt has {prompt_len} tokens; with at least one output token it must fit "

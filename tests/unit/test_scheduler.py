@@ -73,7 +73,7 @@ def test_q02_the_last_runner_never_runs_out_of_pages() -> None:
     rid = driver.submit(prompt, max_new=500)
     driver.run()
     assert driver.finished(rid).reason is FinishReason.LENGTH
-    assert driver.output(rid) == expected(prompt, 29, 5)
+    assert driver.output(rid) == expected(prompt, 28, 5)
     other = driver.submit([1], max_new=2)
     driver.run()
     assert driver.output(other) == expected([1], 2, 5)

@@ -106,7 +106,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             out = self.driver.output(rid)
             assert out == expected(prompt, len(out), 3)
             if end.reason is FinishReason.LENGTH:
-                room = self.driver.cache.total_pages * self.driver.cache.page_size + 1 - len(prompt)
+                room = self.driver.cache.total_pages * self.driver.cache.page_size - len(prompt)
                 assert len(out) == min(self.wanted[rid], room)
             elif end.reason is FinishReason.ERROR:
                 assert self.failures or end.code == "context_length_exceeded"
