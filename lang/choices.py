@@ -8,8 +8,9 @@ the same tokens without the prompt:
     unconditional_likelihood_normalized   max of  sum(l - u) / n
 
 The sum over no tokens (an empty choice) scores 0. A token that has no u, because the model has no
-token that begins a text and nothing else stands before it, counts as u = 0. Ties go to the choice written first. A method of
-your own is any object with `name`, `needs_unconditional` and `decide`. Must not know: backends.
+token that begins a text and nothing else stands before it, counts as u = 0. Ties go to the choice
+written first. A method of your own is any object with `name`, `needs_unconditional` and `decide`.
+Must not know: backends.
 """
 
 from __future__ import annotations
