@@ -150,7 +150,9 @@ class ScriptedGateway:
         return best
 
     def _events(self, request: Request, index: int, cached: int) -> list[list[FromEngine]]:
-        """Events of one output, a list for each step."""
+        """Events of one output, a list for each step. Outputs after the first find the prompt that
+        the first one computed."""
+        cached = cached if index == 0 else len(request.prompt) // 4 - 1
         said = self.outputs[min(index, len(self.outputs) - 1)]
         tokenizer = self.renderer.tokenizer
         if isinstance(said, str):

@@ -7,6 +7,7 @@ import itertools
 import pytest
 from openai.types import Completion
 
+from radixserve.api.openai.logprobs import CompletionLogprobs
 from tests.api.scripted import ScriptedGateway, logprob
 from tests.api.talk import COMPLETIONS, answered, ask, error_of, streamed, text_choices
 
@@ -94,6 +95,22 @@ def test_logprobs_have_a_column_entry_for_each_token(gateway, renderer):
     for token, text, best in zip(ids, columns["tokens"], columns["top_logprobs"], strict=True):
         assert best[text] == logprob(token)
         assert 1 <= len(best) <= 3
+
+
+def test_candidates_of_one_text_collide_by_rule(renderer):
+    a, b = ids_of(renderer, "a")[0], ids_of(renderer, "b")[0]
+    columns = CompletionLogprobs(renderer.tokenizer, 3).columns(
+        ["a"], [-2.0], [[b, a, b]], [[-0.5, -1.0, -3.0]]
+    )
+    assert columns["top_logprobs"] == [{"b": -0.5, "a": -2.0}]
+
+
+def test_parts_of_a_character_are_keyed_by_their_bytes(renderer):
+    first, *_ = ids_of(renderer, "🦙")
+    exact = renderer.tokenizer.bytes_of(first)
+    columns = CompletionLogprobs(renderer.tokenizer, 1).columns([""], [-0.5], [[first]], [[-0.5]])
+    key = "bytes:" + "".join(f"\\x{byte:02x}" for byte in exact)
+    assert columns["top_logprobs"] == [{key: -0.5, "": -0.5}]
 
 
 def test_logprobs_zero_tells_the_chosen_only(gateway):
