@@ -18,9 +18,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from radixserve.cache.lease import Lease
 from radixserve.cache.prefix import PrefixCache
+from tests.cache_driver import ids
+from tests.cache_published import Published, Tokens, common
 
 PAGES = 12
-Tokens = tuple[int, ...]
 Prefix = tuple[str, Tokens]
 
 BASES: list[Tokens] = [
@@ -30,17 +31,6 @@ BASES: list[Tokens] = [
 
 prompts = st.tuples(st.integers(0, 5), st.integers(0, 20), st.lists(st.integers(0, 2), max_size=4))
 picks = st.integers(0, 5)
-
-
-def key_of(tokens: Tokens) -> bytes:
-    return np.array(tokens, dtype=np.int32).tobytes()
-
-
-def common(a: Tokens, b: Tokens) -> int:
-    n = 0
-    while n < min(len(a), len(b)) and a[n] == b[n]:
-        n += 1
-    return n
 
 
 @dataclass(eq=False)
@@ -78,49 +68,17 @@ class World(RuleBasedStateMachine):
         self.history = list(BASES)
         self.plan: Step | None = None
         self.in_flight: list[Step] = []
-        self.step = 0
-        self.published: dict[Prefix, int] = {}
+        self.published = Published(self.page_size)
         self.evicted = 0
-
-    # What was published, by brute force
-
-    def publish(self, req: Running, end: int, written: int, *, with_tail: bool) -> None:
-        """What commit promises: whole pages up to `end`, and the part of a page behind them."""
-        size = self.page_size
-        while req.published < end // size:
-            prefix = (req.namespace, req.tokens[: (req.published + 1) * size])
-            if prefix not in self.published:
-                self.published[prefix] = self.step
-            elif req.published >= written // size:
-                break
-            req.published += 1
-        if with_tail and req.published == end // size and end % size:
-            self.published.setdefault((req.namespace, req.tokens[:end]), self.step)
-
-    def expected(self, namespace: str, tokens: Tokens, cap: int) -> tuple[int, int, bool]:
-        """Tokens in whole pages, further tokens to copy, and whether the latter is certain."""
-        size, whole = self.page_size, 0
-        while whole + size <= cap and (namespace, tokens[: whole + size]) in self.published:
-            whole += size
-        best, certain = 0, True
-        for (other, prefix), step in self.published.items():
-            part = common(prefix[: whole + size], tokens[:cap]) - whole
-            if other != namespace or part <= 0:
-                continue
-            if step < self.step:
-                best = max(best, part)
-            else:
-                certain = False
-        return whole, best, certain
 
     def forget_dropped(self) -> None:
         """Start again from what the tree holds, after something was dropped from it."""
-        self.published = {}
+        self.published.prefixes = {}
         stamps = self.cache._tree.stamps.by_page
         for namespace, tokens, pages in self.paths():
             for i, page in enumerate(pages):
                 prefix = tokens[: (i + 1) * self.page_size]
-                self.published[namespace, prefix] = int(stamps[page])
+                self.published.prefixes[namespace, prefix] = int(stamps[page])
 
     def paths(self) -> list[tuple[str, Tokens, list[int]]]:
         """Every path of the tree: namespace, tokens, pages."""
@@ -150,8 +108,8 @@ class World(RuleBasedStateMachine):
     @rule()
     def begin_step(self) -> None:
         number = self.cache.begin_step()
-        assert number > self.step
-        self.step = number
+        assert number > self.published.step
+        self.published.step = number
         self.plan = Step(number)
 
     @precondition(lambda self: self.plan is not None and len(self.running) < 6)
@@ -166,23 +124,22 @@ class World(RuleBasedStateMachine):
         base, cut, suffix = prompt
         tokens = self.history[base % len(self.history)][:cut] + tuple(suffix) or (0,)
         cap = len(tokens) - 1 if limit is None else min(len(tokens) - 1, limit)
-        whole, part, certain = self.expected(namespace, tokens, cap)
+        expected = self.published.expected(namespace, tokens[:cap])
         counts = self.counts()
         available = self.cache.available_pages
-        peeked = self.cache.peek(namespace, key_of(tokens), limit)
-        assert peeked // self.page_size * self.page_size == whole
-        assert peeked - whole == part or (not certain and peeked - whole <= part)
-        lease = self.cache.acquire(namespace, key_of(tokens), limit=limit, reserve_pages=reserve)
+        peeked = self.cache.peek(namespace, ids(*tokens), limit)
+        assert expected.allows(peeked)
+        lease = self.cache.acquire(namespace, ids(*tokens), limit=limit, reserve_pages=reserve)
         if lease is None:
             assert self.counts() == counts
             assert -(-len(tokens) // self.page_size) + reserve > available
             return
         assert self.cache.available_pages >= reserve
         is_tight = self.cache.available_pages == reserve
-        assert lease.matched == peeked or (is_tight and lease.matched == whole)
+        assert lease.matched == peeked or (is_tight and lease.matched == expected.whole)
         assert len(lease.pages) == -(-len(tokens) // self.page_size)
         req = Running(lease, namespace, tokens, len(tokens), cap, lease.matched)
-        req.published = whole // self.page_size
+        req.published = expected.whole // self.page_size
         self.wipe(lease.pages[req.published :].tolist())
         self.running.append(req)
         if take:
@@ -203,21 +160,26 @@ class World(RuleBasedStateMachine):
                 self.take_copies(req)
             return
         if publish:
-            self.cache.commit(req.lease, key_of(req.tokens), end, start)
-            self.publish(req, end, start, with_tail=False)
+            self.cache.commit(req.lease, ids(*req.tokens), end, start)
+            self.publish(req, end, start)
         self.take_copies(req)
         self.add_row(req, start, end - start)
 
     def advance(self, req: Running) -> None:
-        size = self.page_size
-        self.publish(req, req.computed - req.computed % size, req.computed, with_tail=False)
-        whole, part, certain = self.expected(req.namespace, req.tokens[: req.prompt], req.cap)
+        self.publish(req, req.computed - req.computed % self.page_size, req.computed)
+        expected = self.published.expected(req.namespace, req.tokens[: req.cap])
         before = req.computed
         req.computed = self.cache.advance(req.lease, before)
         self.after_verb()
-        at_best, at_least = max(before, whole + part), max(before, whole)
-        assert req.computed == at_best or (not certain and at_least <= req.computed <= at_best)
-        req.published = max(req.published, whole // size)
+        if expected.whole + expected.part > before:
+            is_unused = req.computed == before and not expected.is_certain
+            assert expected.allows(req.computed) or (is_unused and expected.whole <= before)
+        else:
+            assert req.computed == before
+        req.published = max(req.published, expected.whole // self.page_size)
+
+    def publish(self, req: Running, end: int, written: int) -> None:
+        req.published = self.published.pages(req.namespace, req.tokens, req.published, end, written)
 
     @precondition(lambda self: self.can_plan(in_prompt=False))
     @rule(
@@ -245,8 +207,8 @@ class World(RuleBasedStateMachine):
         self.after_verb()
         req.tokens += tuple(new)
         if publish:
-            self.cache.commit(req.lease, key_of(req.tokens), end, start)
-            self.publish(req, end, start, with_tail=False)
+            self.cache.commit(req.lease, ids(*req.tokens), end, start)
+            self.publish(req, end, start)
         self.take_copies(req)
         self.add_row(req, start, len(new))
 
@@ -302,15 +264,18 @@ class World(RuleBasedStateMachine):
             req.in_flight -= 1
         self.after_verb()
 
-    @precondition(lambda self: self.running)
+    @precondition(lambda self: not all(req.is_planned for req in self.running))
     @rule(pick=picks)
     def publish_computed(self, pick) -> None:
-        self.commit_computed(self.pick(pick, self.running))
+        # A row already planned has its page table written, which a commit may change.
+        self.commit_computed(self.pick(pick, [req for req in self.running if not req.is_planned]))
 
     def commit_computed(self, req: Running) -> None:
         n = req.launched
-        self.cache.commit(req.lease, key_of(req.tokens), n, n)
-        self.publish(req, n, n, with_tail=True)
+        self.cache.commit(req.lease, ids(*req.tokens), n, n)
+        self.publish(req, n, n)
+        if n % self.page_size and n // self.page_size == req.published:
+            self.published.tail(req.namespace, req.tokens[:n])
         self.after_verb()
 
     @precondition(lambda self: any(self.may_end(req) for req in self.running))

@@ -1,0 +1,143 @@
+"""RadixTree on its own: shape, eviction order, drops."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from radixserve.cache.allocator import PageAllocator
+from radixserve.cache.eviction import LeafQueue
+from radixserve.cache.match import common_tokens
+from radixserve.cache.node import Node
+from radixserve.cache.tree import NO_PAGES, RadixTree
+
+
+def ids(*tokens: int) -> bytes:
+    return np.array(tokens, dtype=np.int32).tobytes()
+
+
+def put(tree: RadixTree, *tokens: int) -> Node:
+    """Publish whole pages of which the tree has none; returns their node, unlocked."""
+    root = tree.roots.setdefault("", Node("", b"", NO_PAGES, None))
+    tree.lock(root)
+    node = tree.append(root, ids(*tokens), tree.allocator.take(len(tokens) * 4 // tree.stride))
+    tree.unlock(node)
+    return node
+
+
+@pytest.mark.parametrize(("a", "b", "n"), [((), (1,), 0), ((1, 2), (1, 3), 1), ((1, 2), (1, 2), 2)])
+def test_common_tokens(a: tuple[int, ...], b: tuple[int, ...], n: int) -> None:
+    assert common_tokens(ids(*a), ids(*b)) == n
+
+
+def test_common_tokens_ignores_bytes_within_a_token() -> None:
+    assert common_tokens(ids(1, 0x01020304), ids(1, 0x7F020304)) == 1
+    assert common_tokens(ids(-1, -2), ids(-1, -1)) == 1
+
+
+def test_the_best_partial_match_is_found_among_thousands_of_children() -> None:
+    rng = random.Random(1)
+    tree = RadixTree(PageAllocator(4096), 4)
+    pages = sorted({tuple(rng.randrange(12) for _ in range(4)) for _ in range(3000)})
+    for page in rng.sample(pages, len(pages)):
+        put(tree, *page)
+    tree.stamps.step += 1
+    for _ in range(300):
+        probe = tuple(rng.randrange(12) for _ in range(5))
+        best = max(common_tokens(ids(*page), ids(*probe)) for page in pages)
+        found = tree.match(tree.roots[""], ids(*probe), 0, 5)
+        assert found.depth * 4 + found.extra == best
+
+
+def test_the_leaf_used_longest_ago_goes_first_and_only_as_much_as_needed() -> None:
+    tree = RadixTree(PageAllocator(8), 2)
+    old = put(tree, 1, 1, 1, 1, 1, 1)
+    put(tree, 2, 2, 2, 2)
+    tree.lock(old)
+    tree.unlock(old)
+    tree.evict(1)
+    assert [key for key in tree.roots[""].children] == [ids(1, 1), ids(2, 2)]
+    assert tree.roots[""].children[ids(2, 2)].key == ids(2, 2)
+    tree.evict(3)
+    assert tree.roots[""].children[ids(1, 1)].key == ids(1, 1)
+    assert tree.evicted_tokens == 8
+    assert tree.allocator.free == 7
+
+
+def test_a_parent_that_becomes_a_leaf_is_evicted_by_its_own_last_use() -> None:
+    tree = RadixTree(PageAllocator(8), 2)
+    parent = put(tree, 1, 1)
+    tree.lock(parent)
+    child = tree.add_child(parent, ids(5, 5), tree.allocator.take(1))
+    tree.unlock(child)
+    put(tree, 2, 2)
+    tree.lock(parent)  # a request that matched the parent alone
+    tree.unlock(parent)
+    tree.evict(1)
+    assert not parent.children
+    tree.evict(1)
+    assert list(tree.roots[""].children) == [ids(1, 1)]
+    tree.evict(1)
+    assert tree.roots == {}
+
+
+def test_a_locked_node_is_never_evicted() -> None:
+    tree = RadixTree(PageAllocator(4), 2)
+    kept = put(tree, 1, 1)
+    put(tree, 2, 2)
+    tree.lock(kept)
+    tree.evict(1)
+    assert list(tree.roots[""].children) == [ids(1, 1)]
+    with pytest.raises(RuntimeError, match="no unlocked leaf"):
+        tree.evict(1)
+
+
+def test_a_grown_edge_stops_growing_at_its_bound() -> None:
+    tree = RadixTree(PageAllocator(600), 1)
+    root = tree.roots.setdefault("", Node("", b"", NO_PAGES, None))
+    tree.lock(root)
+    node = tree.append(root, ids(0), tree.allocator.take(1))
+    nodes = {node}
+    for token in range(1, 600):
+        node = tree.append(node, ids(token), tree.allocator.take(1))
+        nodes.add(node)
+    assert len(nodes) == 3
+    tree.unlock(node)
+    assert tree.match(root, ids(*range(700)), 0, 699).depth == 600
+    assert tree.flush() == 600
+
+
+def test_pages_of_a_failed_step_go_and_earlier_ones_stay() -> None:
+    tree = RadixTree(PageAllocator(8), 1)
+    tree.stamps.step = 1
+    node = put(tree, 1, 2, 3)
+    tree.stamps.step = 2
+    tree.lock(node)
+    grown = tree.append(node, ids(4, 5), tree.allocator.take(2))
+    assert grown is node
+    with pytest.raises(RuntimeError, match="still locked"):
+        tree.drop_since(2)
+    tree.unlock(node)
+    tree.drop_since(3)
+    assert node.key == ids(1, 2, 3, 4, 5)
+    tree.drop_since(2)
+    assert node.key == ids(1, 2, 3)
+    assert tree.allocator.free == 5
+    tree.drop_since(1)
+    assert tree.roots == {}
+    assert tree.allocator.free == 8
+
+
+def test_the_eviction_queue_stays_small_while_one_leaf_is_used_for_ever() -> None:
+    queue = LeafQueue()
+    root = Node("", b"", NO_PAGES, None)
+    leaves = [Node("", ids(i), NO_PAGES, root) for i in range(10)]
+    for time in range(10_000):
+        leaf = leaves[time % 10]
+        leaf.time = time
+        queue.push(leaf)
+    assert len(queue._heap) <= 64
+    assert queue.oldest() is leaves[0]
+    assert len(queue.nodes()) == 10
