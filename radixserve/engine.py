@@ -117,7 +117,7 @@ class Engine:
 
     def abort(self, rid: str) -> None:
         """End a request by its rid; unknown rids are ignored."""
-        self._loop.call_soon_threadsafe(self._gateway.abort, rid)
+        self._loop.call_soon_threadsafe(self._service.abort, rid)
 
     # ---- the rest ----
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from radixserve.cache.prefix import PrefixCache
 
+from radixserve.cache.prefix import PrefixCache
 from radixserve.config.schema import ScheduleConfig
 from radixserve.loop import Loop
 from radixserve.scheduler.scheduler import Scheduler
