@@ -1,0 +1,1 @@
+"""Measuring servers of the OpenAI completions dialect: client, workloads, rounds, tables."""
