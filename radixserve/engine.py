@@ -12,12 +12,11 @@ import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, TypeVar
 
-import msgspec
-
 from radixserve.config.flags import configure
 from radixserve.errors import EngineDead
 from radixserve.gateway import Gateway
 from radixserve.launch import Launched, launch
+from radixserve.native.about import server_info
 from radixserve.native.service import NativeService
 from radixserve.wire.messages import Gauges
 
@@ -130,13 +129,8 @@ class Engine:
         return self._run(self._gateway.gauges())
 
     def get_server_info(self) -> dict[str, Any]:
-        """Resolved configuration and gauges in one dict, as GET /server_info answers."""
-        gateway = self._gateway
-        return {
-            **msgspec.to_builtins(gateway.config),
-            **msgspec.to_builtins(self.gauges()),
-            "model": gateway.model_name,
-        }
+        """Version, gauges and resolved configuration, as GET /server_info answers."""
+        return self._run(server_info(self._gateway, self._gateway.config))
 
     def close(self) -> None:
         """Stop the engine; open requests end with EngineDead. A second call does nothing."""

@@ -11,8 +11,8 @@ import contextlib
 import itertools
 import secrets
 import uuid
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from typing import Any, assert_never
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from typing import Any, Protocol, assert_never
 
 import msgspec
 import numpy as np
@@ -52,11 +52,21 @@ SILENCE_SECONDS = 4.0
 
 __all__ = ["Chunk", "Finish", "Gateway", "Request", "Usage"]
 
+
+class Watched(Protocol):
+    """The engine's process, as far as its death must be noticed."""
+
+    def alive(self) -> bool: ...
+
+    def working(self) -> bool:
+        """Whether it has run since the last call, or waits for a processor or a disk."""
+
+
 Arrival = tuple[int, list[FromEngine]] | RadixServeError
 
 
 class Gateway:
-    """Lives on one event loop. alive() of the child is asked every quarter of a second."""
+    """Lives on one event loop; looks after the child every quarter of a second."""
 
     def __init__(
         self,
@@ -64,7 +74,7 @@ class Gateway:
         channel: FrontChannel,
         renderer: Renderer,
         info: Ready,
-        child_alive: Callable[[], bool],
+        child: Watched,
     ) -> None:
         self.renderer = renderer
         self.info = info
@@ -73,7 +83,7 @@ class Gateway:
         self.dead: EngineDead | None = None
         self.aborts = 0
         self._channel = channel
-        self._child_alive = child_alive
+        self._child = child
         self._streams: dict[str, tuple[int, asyncio.Queue[Arrival]]] = {}
         self._clients: dict[str, list[str]] = {}
         self._replies: dict[str, asyncio.Future[ControlReply]] = {}
@@ -257,11 +267,14 @@ class Gateway:
             before = loop.time()
             await asyncio.sleep(WATCH_SECONDS)
             late = loop.time() - before - WATCH_SECONDS
-            if not self._child_alive():
+            if not self._child.alive():
                 self._fail(EngineDead("the engine process ended"))
                 return
-            # Time in which this loop itself was held up does not count against the engine.
+            # Time in which this loop itself was held up does not count against the engine, nor
+            # does a machine so busy that the heartbeat does not get a processor.
             self._last_sign += max(0.0, late)
+            if loop.time() - self._last_sign > SILENCE_SECONDS / 2 and self._child.working():
+                self._last_sign += WATCH_SECONDS
             if loop.time() - self._last_sign > SILENCE_SECONDS:
                 self._fail(EngineDead(f"the engine was silent for {SILENCE_SECONDS:.0f} s"))
                 return

@@ -16,11 +16,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
+import psutil
 
 from radixserve.config.resolve import resolve
 from radixserve.config.schema import Config
 from radixserve.errors import EngineDead, ModelLoadError
-from radixserve.gateway import Gateway
+from radixserve.gateway import Gateway, Watched
 from radixserve.models.spec import read_spec
 from radixserve.text.renderer import Renderer
 from radixserve.weights import source
@@ -31,10 +32,8 @@ from radixserve.wire.messages import Control, Ready, Setup
 KILL_AFTER = 5.0
 
 
-class Child(Protocol):
+class Child(Watched, Protocol):
     """A running engine."""
-
-    def alive(self) -> bool: ...
 
     def end(self, timeout: float) -> None:
         """Wait up to timeout seconds for it to end by itself, then make it."""
@@ -50,9 +49,22 @@ class ProcessChild:
             start_new_session=True,
         )
         self.pid = self._process.pid
+        self._used = 0.0  # processor seconds at the last look
 
     def alive(self) -> bool:
         return self._process.poll() is None
+
+    def working(self) -> bool:
+        try:
+            child = psutil.Process(self.pid)
+            waits = child.status() in (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
+            times = child.cpu_times()
+        except psutil.Error:
+            return False
+        used = times.user + times.system
+        has_run = used > self._used
+        self._used = used
+        return has_run or waits
 
     def end(self, timeout: float) -> None:
         try:
@@ -77,6 +89,9 @@ class ThreadChild:
 
     def alive(self) -> bool:
         return self._thread.is_alive()
+
+    def working(self) -> bool:
+        return self.alive()
 
     def end(self, timeout: float) -> None:
         self._thread.join(timeout)
@@ -126,7 +141,7 @@ async def launch(config: Config, *, inline: bool = False) -> Launched:
         child.end(0 if not inline else KILL_AFTER)
         channel.close()
         raise
-    return Launched(Gateway(config, channel, renderer, ready, child.alive), child)
+    return Launched(Gateway(config, channel, renderer, ready, child), child)
 
 
 async def _wait_ready(channel: FrontChannel, alive: Callable[[], bool]) -> Ready:

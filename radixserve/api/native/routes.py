@@ -5,9 +5,6 @@ Owns: /generate and its company over HTTP. Must not know: what a native body mea
 
 from __future__ import annotations
 
-import importlib.metadata
-from typing import Any
-
 import msgspec
 from fastapi import APIRouter, Request, Response
 
@@ -17,6 +14,8 @@ from radixserve.api.front import Front
 from radixserve.api.native.probe import Probe
 from radixserve.api.sse import event_stream, unless_gone
 from radixserve.errors import EngineDead, InvalidRequest
+from radixserve.native.about import model_info as model_info_of
+from radixserve.native.about import server_info as server_info_of
 from radixserve.native.fields import read
 
 
@@ -80,42 +79,12 @@ def _add_information(router: APIRouter, front: Front) -> None:
         return answer({"success": True, "flushed_tokens": await front.gateway.flush()})
 
     async def model_info() -> Response:
-        return answer(_model_info(front))
+        return answer(model_info_of(front.gateway, front.config))
 
     async def server_info() -> Response:
-        return answer(await _server_info(front))
+        return answer(await server_info_of(front.gateway, front.config))
 
     router.add_api_route("/flush_cache", flush, methods=["GET", "POST"])
     router.add_api_route("/get_model_info", model_info, methods=["GET"])
     for path in ("/server_info", "/get_server_info"):
         router.add_api_route(path, server_info, methods=["GET"])
-
-
-def _model_info(front: Front) -> dict[str, Any]:
-    gateway = front.gateway
-    chat = gateway.renderer.chat
-    return {
-        "model_path": front.config.model.model,
-        "served_model_name": gateway.model_name,
-        "is_generation": True,
-        "context_len": gateway.info.context_len,
-        "vocab_size": gateway.info.vocab_size,
-        "dtype": gateway.info.dtype,
-        "eos_ids": sorted(gateway.renderer.eos_ids),
-        "has_chat_template": chat.available,
-        "prefix_stable_chat": chat.prefix_stable,
-    }
-
-
-async def _server_info(front: Front) -> dict[str, Any]:
-    """Gauges and version at the top, the resolved configuration in its groups; never the key."""
-    config = msgspec.to_builtins(front.config)
-    config["http"]["api_key"] = "***" if front.config.http.api_key else ""
-    return {
-        "version": importlib.metadata.version("radixserve"),
-        "served_model_name": front.gateway.model_name,
-        "context_len": front.gateway.info.context_len,
-        "dtype": front.gateway.info.dtype,
-        **msgspec.to_builtins(await front.gateway.gauges()),
-        "config": config,
-    }
