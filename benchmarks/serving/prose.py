@@ -143,8 +143,8 @@ class Prose:
         """The next n tokens: sentences, cut after the n-th token, the first new one each time."""
         ids: list[int] = []
         while len(ids) < n:
-            # A token is less than eight letters long on average; a sentence has 40 or more.
-            text = "".join(f" {self._sentence()}" for _ in range(1 + (n - len(ids)) // 8))
+            # A sentence has 15 words or more, and a word is a token or more.
+            text = "".join(f" {self._sentence()}" for _ in range(1 + (n - len(ids)) // 15))
             ids += self._encode(text)
         return ids[:n]
 
