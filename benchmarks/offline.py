@@ -99,7 +99,7 @@ class Sides:
 
     def __init__(self, model: str, dtype: str) -> None:
         self._on = Engine(model, dtype=dtype, kv_tokens=65536)
-        self._off = Engine(model, dtype=dtype, kv_tokens=65536, enabled=False)
+        self._off = Engine(model, dtype=dtype, kv_tokens=65536, prefix_cache=False)
         self.dtype = str(self._on.get_server_info()["dtype"])
         self._plain = OneAtATime(model, self.dtype)
 

@@ -87,8 +87,8 @@ class Run:
         return self.prompt_tokens - self.computed_tokens
 
 
-def run_programs(model: str, *, enabled: bool, show: bool) -> Run:
-    with rs.Engine(model, enabled=enabled) as engine:
+def run_programs(model: str, *, prefix_cache: bool, show: bool) -> Run:
+    with rs.Engine(model, prefix_cache=prefix_cache) as engine:
         rs.set_default_backend(engine)
         started = time.perf_counter()
         guide = ask_guide.run(QUESTIONS)
@@ -131,9 +131,9 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--no-compare", action="store_true", help="skip the run without a cache")
     arguments = parser.parse_args()
-    runs = {"cache on": run_programs(arguments.model, enabled=True, show=True)}
+    runs = {"cache on": run_programs(arguments.model, prefix_cache=True, show=True)}
     if not arguments.no_compare:
-        runs["cache off"] = run_programs(arguments.model, enabled=False, show=False)
+        runs["cache off"] = run_programs(arguments.model, prefix_cache=False, show=False)
     print_table(runs)
 
 

@@ -29,7 +29,7 @@ class Engine:
     """A model, ready to generate.
 
     model: Hugging Face folder or hub id, GGUF file, or "smollm2". settings: any field of
-    config.schema by name (kv_tokens=.., page_size=.., enabled=False, ..).
+    config.schema by name (kv_tokens=.., page_size=.., prefix_cache=False, ..).
     Raises ConfigError or ModelLoadError. A context manager; close() ends the engine.
     """
 

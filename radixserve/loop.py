@@ -224,7 +224,7 @@ def _build(channel: EngineChannel, heart: Heart, setup: Setup) -> tuple[Loop, Re
     cache = PrefixCache(
         loaded.pages,
         config.cache.page_size,
-        enabled=config.cache.enabled,
+        enabled=config.cache.prefix_cache,
         audit=config.cache.audit,
     )
     scheduler = Scheduler(

@@ -41,7 +41,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
         int, Doc(description="KV pool size in tokens; 0 takes memory_share of free memory")
     ] = 0
     memory_share: Annotated[float, Doc(description="share of free memory for the KV pool")] = 0.5
-    enabled: Annotated[bool, Doc(description="share prefixes between requests")] = True
+    prefix_cache: Annotated[bool, Doc(description="share prefixes between requests")] = True
     audit: Annotated[bool, Doc(description="check the cache's invariants after every call")] = False
 
 
