@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from radixserve.cache.lease import Lease
 from radixserve.cache.prefix import PrefixCache
@@ -31,6 +31,7 @@ BASES: list[Tokens] = [
 
 prompts = st.tuples(st.integers(0, 5), st.integers(0, 20), st.lists(st.integers(0, 2), max_size=4))
 picks = st.integers(0, 5)
+rarely = st.sampled_from([""] * 8 + ["flush", "fail"])
 
 
 @dataclass(eq=False)
@@ -104,25 +105,37 @@ class World(RuleBasedStateMachine):
 
     # Planning
 
-    @precondition(lambda self: self.plan is None and len(self.in_flight) < 2)
-    @rule()
+    @initialize()
     def begin_step(self) -> None:
         number = self.cache.begin_step()
         assert number > self.published.step
         self.published.step = number
         self.plan = Step(number)
 
-    @precondition(lambda self: self.plan is not None and len(self.running) < 6)
+    @rule(overlap=st.booleans(), publish=st.booleans())
+    def next_step(self, overlap, publish) -> None:
+        """Launch what is planned; apply what was launched before, or all that was."""
+        self.launch()
+        while len(self.in_flight) > overlap:
+            for req in self.apply():
+                if publish:
+                    self.commit_computed(req)
+        self.memory_is_right()
+        self.begin_step()
+
+    @precondition(lambda self: len(self.running) < 6)
     @rule(
         prompt=prompts,
         namespace=st.sampled_from(["", "", "other"]),
         limit=st.none() | st.integers(0, 20),
         reserve=st.integers(0, 2),
-        take=st.booleans(),
+        n=st.sampled_from([20, 20, 0, 5]),
     )
-    def acquire(self, prompt, namespace, limit, reserve, take) -> None:
+    def acquire(self, prompt, namespace, limit, reserve, n) -> None:
+        """Admit a request, and plan its first n prompt tokens at once."""
         base, cut, suffix = prompt
-        tokens = self.history[base % len(self.history)][:cut] + tuple(suffix) or (0,)
+        longest = min(20, 4 * self.page_size + 4)
+        tokens = self.history[base % len(self.history)][:longest][:cut] + tuple(suffix) or (0,)
         cap = len(tokens) - 1 if limit is None else min(len(tokens) - 1, limit)
         expected = self.published.expected(namespace, tokens[:cap])
         counts = self.counts()
@@ -142,9 +155,9 @@ class World(RuleBasedStateMachine):
         req.published = expected.whole // self.page_size
         self.wipe(lease.pages[req.published :].tolist())
         self.running.append(req)
-        if take:
-            self.take_copies(req)
         self.after_verb()
+        if n:
+            self.plan_chunk(req, n, publish=True)
 
     @precondition(lambda self: self.can_plan(in_prompt=True))
     @rule(pick=picks, n=st.integers(0, 9), publish=st.booleans(), take=st.booleans())
@@ -152,12 +165,15 @@ class World(RuleBasedStateMachine):
         """Match again, then plan up to n prompt tokens, or none: the request goes on waiting."""
         req = self.pick(pick, self.plannable(in_prompt=True))
         self.advance(req)
+        if take:
+            self.take_copies(req)
+        self.plan_chunk(req, n, publish=publish)
+
+    def plan_chunk(self, req: Running, n: int, *, publish: bool) -> None:
         start, end = req.computed, min(req.computed + n, req.prompt)
         if end < req.prompt:
             end -= end % self.page_size
         if end <= start:
-            if take:
-                self.take_copies(req)
             return
         if publish:
             self.cache.commit(req.lease, ids(*req.tokens), end, start)
@@ -228,8 +244,6 @@ class World(RuleBasedStateMachine):
 
     # Running
 
-    @precondition(lambda self: self.plan is not None)
-    @rule()
     def launch(self) -> None:
         step, self.plan = self.plan, None
         assert step is not None
@@ -255,14 +269,13 @@ class World(RuleBasedStateMachine):
             req.is_planned = False
         self.in_flight.append(step)
 
-    @precondition(lambda self: self.in_flight)
-    @rule()
-    def apply(self) -> None:
+    def apply(self) -> list[Running]:
         step = self.in_flight.pop(0)
         self.cache.end_step(step.number)
         for req, *_ in step.rows:
             req.in_flight -= 1
         self.after_verb()
+        return [req for req, *_ in step.rows]
 
     @precondition(lambda self: not all(req.is_planned for req in self.running))
     @rule(pick=picks)
@@ -294,7 +307,13 @@ class World(RuleBasedStateMachine):
             self.cache.release(req.lease)
         self.after_verb()
 
-    @rule()
+    @rule(kind=rarely)
+    def disturb(self, kind) -> None:
+        if kind == "flush":
+            self.flush()
+        elif kind == "fail":
+            self.fail()
+
     def flush(self) -> None:
         evictable, free = self.cache.evictable_pages, self.cache.free_pages
         assert 0 <= self.cache.flush() <= evictable * self.page_size
@@ -303,8 +322,6 @@ class World(RuleBasedStateMachine):
         self.after_verb()
         self.forget_dropped()
 
-    @precondition(lambda self: self.in_flight or self.plan)
-    @rule()
     def fail(self) -> None:
         """The oldest step fails, with the next in flight and another perhaps half planned."""
         failed = self.in_flight[0] if self.in_flight else self.plan
@@ -319,14 +336,13 @@ class World(RuleBasedStateMachine):
         self.after_verb()
         self.forget_dropped()
         assert self.cache.locked_pages == 0
+        self.memory_is_right()
+        self.begin_step()
 
     # Checks
 
-    @invariant()
     def memory_is_right(self) -> None:
-        """Everything published or computed is where the cache says (once the plan has run)."""
-        if self.plan is not None:
-            return
+        """Everything published or computed is where the cache says, once the plan has run."""
         for namespace, tokens, pages in self.paths():
             self.check_pages(namespace, tokens, pages)
         for req in self.running:
@@ -344,6 +360,7 @@ class World(RuleBasedStateMachine):
     def teardown(self) -> None:
         if self.plan is not None:
             self.launch()
+        self.memory_is_right()
         while self.in_flight:
             self.apply()
         for req in list(self.running):
@@ -363,7 +380,7 @@ class World(RuleBasedStateMachine):
         ]
 
     def can_plan(self, *, in_prompt: bool) -> bool:
-        return self.plan is not None and bool(self.plannable(in_prompt=in_prompt))
+        return bool(self.plannable(in_prompt=in_prompt))
 
     def may_end(self, req: Running) -> bool:
         return not req.is_planned and not req.in_flight
@@ -381,7 +398,7 @@ class WorldOfPairs(World):
 
 
 _SETTINGS = settings(
-    max_examples=2 * settings.default.max_examples,
+    max_examples=3 * settings.default.max_examples,
     stateful_step_count=60,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

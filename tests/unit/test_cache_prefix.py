@@ -114,6 +114,28 @@ def test_equal_decode_tails_end_in_one_copy() -> None:
     assert_no_leak(cache)
 
 
+def test_a_lease_whose_tail_another_has_filled_first_moves_onto_the_page() -> None:
+    cache = cache_of(12, 4)
+    slow, fast = acquired(cache, 0, 1), acquired(cache, 0, 1)
+    cache.commit(slow, slow.key, 2, 2)
+    step = cache.begin_step()
+    reader = acquired(cache, 0, 1, 99)
+    (order,) = reader.take_copies()
+    assert order.source == slow.pages[0]
+    for lease in (fast, slow):
+        assert cache.grow(lease, 9)
+        cache.commit(lease, ids(*range(8)), 8, 8)
+    assert slow.pages[:2].tolist() == fast.pages[:2].tolist()
+    assert order.source not in slow.pages
+    assert cache.locked_pages == 3  # the two pages, and the old tail until it has been copied
+    cache.end_step(step)
+    assert cache.locked_pages == 2
+    for lease in (slow, fast, reader):
+        cache.release(lease)
+    assert cache.evictable_pages == 2
+    assert_no_leak(cache)
+
+
 def test_a_partial_leaf_goes_once_a_longer_page_is_there_and_nobody_needs_it() -> None:
     cache = cache_of(12, 4)
     keep(cache, 0, 1)
