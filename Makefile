@@ -14,10 +14,12 @@ MODEL ?= smollm2
 
 BIN := .venv/bin
 STAMP := .venv/installed
+NATIVE := .venv/native
+NATIVE_SOURCES := setup.py $(wildcard kernels/cpu/src/*.cpp kernels/cpu/src/*.h)
 CHECK_PYTHON := import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 14) \
   else f"radixserve needs Python 3.11 to 3.13, this is {sys.version.split()[0]}: set PYTHON")
 
-.PHONY: help venv model demo test lint serve nightly clean
+.PHONY: help venv native model demo test lint serve nightly clean
 
 help:
 	@echo "make demo     run a program on the embedded model"
@@ -26,9 +28,12 @@ help:
 	@echo "make serve    serve the embedded model over HTTP"
 	@echo "make nightly  run every test, the long ones too"
 	@echo "make venv     make .venv with everything in it"
+	@echo "make native   compile the CPU kernels again where their sources have changed"
 	@echo "make clean    remove .venv and all caches"
 
-venv: $(STAMP)
+venv: $(STAMP) $(NATIVE)
+
+native: venv
 
 # Without a GPU torch is held to the version that the gate uses; with one, pip may choose.
 $(STAMP): pyproject.toml constraints.txt
@@ -44,6 +49,14 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check \
 	  -c .venv/constraints.txt $(PIP_ARGS) -e '.[dev]'
 	@touch $(STAMP)
+
+# Without a compiler this says so and goes on: the runtime then computes in torch.
+$(NATIVE): $(STAMP) $(NATIVE_SOURCES)
+	@echo "== compiling the CPU kernels"
+	@rm -f kernels/cpu/libradixserve_cpu.so
+	@$(BIN)/python setup.py -q build_ext --inplace --force
+	@test -e kernels/cpu/libradixserve_cpu.so || echo "== no native CPU kernels: torch computes"
+	@touch $(NATIVE)
 
 model: venv
 	@echo "== the model $(MODEL)"
@@ -77,6 +90,6 @@ serve: model
 
 clean:
 	@echo "== removing .venv and caches (the model cache stays)"
-	@rm -rf .venv *.egg-info build dist .coverage .coverage.* .hypothesis
+	@rm -rf .venv *.egg-info build dist kernels/cpu/*.so .coverage .coverage.* .hypothesis
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

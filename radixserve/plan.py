@@ -79,10 +79,15 @@ class ScoreRange:
 
 @dataclass(frozen=True, slots=True)
 class SharedGroup:
-    """Rows whose page tables begin with the same `pages` pages (a hint for attention)."""
+    """Rows whose page tables have the same pages [begin, end) and all before: for attention.
+
+    The groups of one row are disjoint and contiguous from page 0, outer ones first; end lies at or
+    before each row's first position.
+    """
 
     rows: tuple[int, ...]
-    pages: int
+    begin: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 
+from radixserve.kernels.cpu.paged import PagedAttention
 from radixserve.plan import Int32, SharedGroup
 
 
@@ -42,7 +43,15 @@ class AttentionInputs:
 
 
 class AttentionBackend(Protocol):
-    """One object per executor; plan once per step, run once per layer."""
+    """One object per executor; plan once per step, run once per layer.
+
+    shares_prefixes: attends to AttentionInputs.shared at once; other backends ignore the hint.
+    paged: the native cache and plan, for layers that keep more than attention native; None where
+    the backend is not the native one.
+    """
+
+    shares_prefixes: bool
+    paged: PagedAttention | None
 
     def plan(self, inputs: AttentionInputs) -> None:
         """Prepare for the step: gather indices, masks, split sizes."""

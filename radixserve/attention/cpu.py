@@ -18,6 +18,7 @@ import torch
 
 from radixserve.attention.base import AttentionInputs, AttentionShape
 from radixserve.attention.geometry import Int64, bucket_rows, kv_slots, token_slots
+from radixserve.kernels.cpu.paged import PagedAttention
 
 GATHER_ELEMENTS = 2**19  # of K in one decode group: 2 MiB in float32, about one core's L2
 SCORE_ELEMENTS = 2**19  # of scores in one block of extend queries
@@ -55,6 +56,9 @@ class ExtendRow:
 
 class CpuAttention:
     """AttentionBackend for float32, bfloat16 and float16 on the CPU."""
+
+    shares_prefixes = False
+    paged: PagedAttention | None = None
 
     def __init__(
         self,

@@ -11,10 +11,14 @@ import torch
 from radixserve.attention.base import AttentionInputs, AttentionShape
 from radixserve.attention.geometry import token_slots
 from radixserve.kernels import reference
+from radixserve.kernels.cpu.paged import PagedAttention
 
 
 class ReferenceAttention:
     """AttentionBackend that loops over rows and computes in float32."""
+
+    shares_prefixes = False
+    paged: PagedAttention | None = None
 
     def __init__(
         self,

@@ -8,12 +8,15 @@ from __future__ import annotations
 import torch
 
 from radixserve.attention.cpu import CpuAttention
+from radixserve.attention.native import NativeAttention
 from radixserve.attention.reference import ReferenceAttention
 from radixserve.errors import ConfigError
 
+Backend = type[CpuAttention] | type[NativeAttention] | type[ReferenceAttention]
 
-def choose(name: str, device: torch.device | str) -> type[CpuAttention] | type[ReferenceAttention]:
-    """The backend class that `name` (auto, reference, cpu) means on `device`.
+
+def choose(name: str, device: torch.device | str) -> Backend:
+    """The backend class that `name` (auto, reference, cpu, native) means on `device`.
 
     Raises ConfigError for an unknown name, or a backend that cannot run on the device.
     """
@@ -25,7 +28,9 @@ def choose(name: str, device: torch.device | str) -> type[CpuAttention] | type[R
             return ReferenceAttention
         case "cpu" if kind == "cpu":
             return CpuAttention
-        case "cpu":
-            raise ConfigError(f"attention backend 'cpu' needs device cpu, not {kind}")
+        case "native" if kind == "cpu":
+            return NativeAttention
+        case "cpu" | "native":
+            raise ConfigError(f"attention backend {name!r} needs device cpu, not {kind}")
         case _:
-            raise ConfigError(f"unknown attention backend {name!r}: auto, reference or cpu")
+            raise ConfigError(f"unknown attention backend {name!r}: auto, reference, cpu or native")

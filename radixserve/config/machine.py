@@ -5,25 +5,32 @@ Owns: reading core counts, CPU features and the presence of a GPU. Must not know
 
 from __future__ import annotations
 
+import ctypes
 import pathlib
 from dataclasses import dataclass
 
 import psutil
 
+from radixserve import env
 from radixserve.ints import ceil_div
 
 _CPUINFO = pathlib.Path("/proc/cpuinfo")
 _CPU_QUOTA = pathlib.Path("/sys/fs/cgroup/cpu.max")
+_NATIVE = pathlib.Path(__file__).parents[1] / "kernels" / "cpu" / "libradixserve_cpu.so"
 _GPU = pathlib.Path("/dev/nvidia0")
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """cores: physical cores that this process may use. cpu_features: Linux's names, or empty."""
+    """cores: physical cores that this process may use. cpu_features: Linux's names, or empty.
+
+    has_native: the native CPU kernels were built, load, and are not switched off.
+    """
 
     cores: int
     cpu_features: frozenset[str] = frozenset()
     has_gpu: bool = False
+    has_native: bool = False
 
 
 def this_machine() -> Machine:
@@ -34,7 +41,16 @@ def this_machine() -> Machine:
         cores=usable_cores(psutil.cpu_count(logical=False), _allowed_cpus(), quota),
         cpu_features=cpu_features(cpuinfo),
         has_gpu=_GPU.exists(),
+        has_native=env.isa() != "off" and _loads(_NATIVE),
     )
+
+
+def _loads(library: pathlib.Path) -> bool:
+    try:
+        ctypes.CDLL(str(library))
+    except OSError:
+        return False
+    return True
 
 
 def usable_cores(physical: int | None, allowed: int | None, quota: str) -> int:

@@ -13,7 +13,7 @@ import msgspec
 
 from radixserve.config.flags import Setting, settings
 from radixserve.config.machine import Machine, this_machine
-from radixserve.config.schema import CacheConfig, Config, ModelConfig
+from radixserve.config.schema import CacheConfig, Config, ModelConfig, ScheduleConfig
 from radixserve.errors import ConfigError
 from radixserve.ints import round_down
 from radixserve.log import logger
@@ -52,10 +52,12 @@ def resolve(config: Config, machine: Machine | None = None) -> Config:
         _check(setting, getattr(getattr(config, setting.group), setting.name))
     _check_together(config)
     machine = machine or this_machine()
+    resolved_model = _resolve_model(config.model, machine)
     return msgspec.structs.replace(
         config,
-        model=_resolve_model(config.model, machine),
+        model=resolved_model,
         cache=_resolve_cache(config.cache),
+        schedule=_resolve_schedule(config.schedule, resolved_model),
     )
 
 
@@ -100,13 +102,24 @@ def _resolve_model(model: ModelConfig, machine: Machine) -> ModelConfig:
         chosen["device"] = _choose("device", "cpu", reason)
     if model.dtype == "auto":
         chosen["dtype"] = _choose("dtype", *_fast_dtype(machine))
+    dtype = str(chosen.get("dtype", model.dtype))
     if model.attention == "auto":
-        chosen["attention"] = _choose("attention", "cpu", "the device is cpu")
+        chosen["attention"] = _choose("attention", *_fast_attention(dtype, machine))
+    if model.attention == "native" and dtype == "float16":
+        raise ConfigError("--attention native has no --dtype float16: float32 or bfloat16")
     if model.threads == 0:
         chosen["threads"] = _choose("threads", machine.cores, "physical cores that may be used")
     if not model.served_name:
         chosen["served_name"] = model.model
     return msgspec.structs.replace(model, **chosen)
+
+
+def _fast_attention(dtype: str, machine: Machine) -> tuple[str, str]:
+    if not machine.has_native:
+        return "cpu", "no native kernels: no compiler at install, or RADIXSERVE_ISA=off"
+    if dtype == "float16":
+        return "cpu", "the native kernels have no float16"
+    return "native", "the native kernels load"
 
 
 def _fast_dtype(machine: Machine) -> tuple[str, str]:
@@ -122,6 +135,11 @@ def _resolve_cache(cache: CacheConfig) -> CacheConfig:
         reason = f"{cache.kv_tokens} rounded down to pages of {cache.page_size}"
         _choose("kv_tokens", whole, reason)
     return msgspec.structs.replace(cache, kv_tokens=whole)
+
+
+def _resolve_schedule(schedule: ScheduleConfig, model: ModelConfig) -> ScheduleConfig:
+    shares = schedule.shared_attention and model.attention == "native"
+    return msgspec.structs.replace(schedule, shared_attention=shares)
 
 
 def _choose(name: str, value: str | int, reason: str) -> str | int:

@@ -30,7 +30,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         "auto"
     )
     attention: Annotated[
-        Literal["auto", "reference", "cpu"], Doc(description="attention backend")
+        Literal["auto", "reference", "cpu", "native"], Doc(description="attention backend")
     ] = "auto"
     threads: Annotated[int, Doc(description="CPU threads of the engine; 0: physical cores")] = 0
 
@@ -58,6 +58,10 @@ class ScheduleConfig(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Doc(description="share of their remaining output that running requests keep reserved"),
     ] = 0.3
+    shared_attention: Annotated[
+        bool,
+        Doc(description="read a prefix once for all rows of a step (native attention)"),
+    ] = True
     step_retries: Annotated[int, Doc(description="failed steps that a request survives")] = 1
 
 

@@ -17,6 +17,8 @@ from radixserve.config.schema import Config
 from radixserve.executor import memory
 from radixserve.executor.inputs import InputBuilder, StepInputs
 from radixserve.executor.kv_pool import KvPool, bytes_per_token
+from radixserve.kernels.cpu import library
+from radixserve.kernels.cpu.library import Library
 from radixserve.layers.context import ForwardContext
 from radixserve.log import logger
 from radixserve.models.decoder import Decoder, attention_shape
@@ -51,7 +53,7 @@ class Executor:
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> Step:
         """Open and close slots, copy pages, run the model. Raises ValueError for what it cannot."""
-        _refuse(plan)
+        _refuse(plan, self._attention)
         self._take_slots(plan)
         self._kv_pool.copy(plan.copies)
         inputs = self._inputs.build(plan)
@@ -139,11 +141,11 @@ class Step:
         return self._result
 
 
-def _refuse(plan: StepPlan) -> None:
+def _refuse(plan: StepPlan, attention: AttentionBackend) -> None:
     known = (plan.outputs == Output.NONE) | (plan.outputs == Output.SAMPLE)
     if not known.all():
         raise ValueError("this executor has no verify and no hidden-state rows")
-    if plan.shared:
+    if plan.shared and not attention.shares_prefixes:
         raise ValueError("this executor has no shared-prefix attention")
 
 
@@ -153,6 +155,16 @@ class LoadedExecutor:
     pages: int
     context_len: int
     dtype: str
+
+
+def _native(config: Config) -> Library | None:
+    if config.model.attention != "native":
+        logger.info("kernels: torch (attention backend %s)", config.model.attention)
+        return None
+    native = library.load()
+    if native is not None:
+        native.set_threads(config.model.threads)
+    return native
 
 
 def load_executor(config: Config, valid_ids: int) -> LoadedExecutor:
@@ -165,7 +177,8 @@ def load_executor(config: Config, valid_ids: int) -> LoadedExecutor:
     dtype: torch.dtype = getattr(torch, config.model.dtype)
     origin = source.resolve(config.model.model)
     spec = read_spec(origin)
-    model = load_model(origin, spec, dtype, device)
+    native = _native(config)
+    model = load_model(origin, spec, dtype, device, native)
     shape = attention_shape(spec)
     slots = config.schedule.max_running
     pages = memory.fit_pages(
@@ -177,7 +190,7 @@ def load_executor(config: Config, valid_ids: int) -> LoadedExecutor:
     pool = KvPool(shape, pages, config.cache.page_size, dtype, device)
     backend = select.choose(config.model.attention, device)
     attention = backend(shape, config.cache.page_size, pool.k, pool.v)
-    sampling = SamplingBatch(slots, spec.vocab_size, device, valid_ids)
+    sampling = SamplingBatch(slots, spec.vocab_size, device, valid_ids, native)
     logger.info(
         "%s, %s on %s, %d pages of %d tokens",
         spec.architecture, config.model.dtype, device, pages, config.cache.page_size,

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import torch
 
+from radixserve.kernels.cpu.library import Library
 from radixserve.models.decoder import Decoder
 from radixserve.models.spec import Architecture, ModelSpec
 from radixserve.weights.load import fill, head_is_tied, open_checkpoint
@@ -23,15 +24,21 @@ _MODELS: dict[Architecture, type[Decoder]] = {
 
 
 def load_model(
-    source: ModelSource, spec: ModelSpec, dtype: torch.dtype, device: torch.device
+    source: ModelSource,
+    spec: ModelSpec,
+    dtype: torch.dtype,
+    device: torch.device,
+    native: Library | None = None,
 ) -> Decoder:
-    """Build the model of `spec` on `device` and fill it from `source`.
+    """Build the model of `spec` on `device` and fill it from `source`. native: see Decoder.
 
     Memory peaks at the model and one tensor. Raises ModelLoadError naming missing or misshapen
     tensors; unused ones are logged as a warning.
     """
     checkpoint = open_checkpoint(source)
     is_tied = head_is_tied(checkpoint, spec.is_tied)
-    model = _MODELS[spec.architecture](replace(spec, is_tied=is_tied), dtype=dtype, device=device)
+    model = _MODELS[spec.architecture](
+        replace(spec, is_tied=is_tied), dtype=dtype, device=device, native=native
+    )
     fill(checkpoint, model.views())
     return model

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from radixserve.kernels.cpu.library import Library
 from radixserve.plan import Opened, SlotId
 from radixserve.wire.params import SamplingParams
 
@@ -74,13 +75,21 @@ class SamplingBatch:
     """
 
     def __init__(
-        self, max_slots: int, vocab_size: int, device: torch.device, valid_ids: int | None = None
+        self,
+        max_slots: int,
+        vocab_size: int,
+        device: torch.device,
+        valid_ids: int | None = None,
+        native: Library | None = None,
     ) -> None:
         """vocab_size: columns of the logits. valid_ids: ids below it are tokens; later columns are
-        padding of the model's matrix and are never drawn. None: all are tokens."""
+        padding of the model's matrix and are never drawn. None: all are tokens. native: draws
+        where given, else torch does.
+        """
         if valid_ids is not None and not 0 < valid_ids <= vocab_size:
             raise ValueError(f"valid_ids {valid_ids} is not from 1 to vocab_size {vocab_size}")
         self.device = torch.device(device)
+        self.native = native
         self.vocab_size = vocab_size
         self.valid_ids = vocab_size if valid_ids is None else valid_ids
         self.temperature = np.ones(max_slots, dtype=np.float32)

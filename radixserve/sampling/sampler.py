@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from radixserve.kernels.cpu import sampling as kernel
+from radixserve.kernels.cpu.library import Library
 from radixserve.plan import Int32, TokenLogprobs
 from radixserve.sampling.batch import Int64, SamplingBatch
 from radixserve.sampling.edits import Bits, edited
@@ -48,6 +50,9 @@ def sample(
     what is left, renormalised; min_p. Equal logits rank by ascending id, so top_k leaves exactly k;
     the best token always stays. Raises ValueError where the best logit of a row is not finite.
     """
+    if batch.native is not None:
+        drawn_ids = _sample_native(batch.native, logits, slots, samples, batch, mask)
+        return drawn_ids, _logprobs(logits, drawn_ids.astype(np.int64), slots, batch)
     usable = edited(logits, slots, samples, batch, mask)
     ids = _best(usable[:, : batch.valid_ids])
     _check_finite(usable, ids)
@@ -55,6 +60,32 @@ def sample(
     if len(drawn):
         ids[drawn] = _draw(_select(usable, drawn), slots[drawn], samples[drawn], batch)
     return ids.astype(np.int32), _logprobs(logits, ids, slots, batch)
+
+
+def _sample_native(
+    native: Library,
+    logits: torch.Tensor,
+    slots: Int32,
+    samples: Int32,
+    batch: SamplingBatch,
+    mask: Bits | None,
+) -> Int32:
+    if (samples < batch.free_from[slots]).any():
+        # Stop ids stay legal where the mask leaves nothing else, so both are put on together.
+        logits, mask = edited(logits, slots, samples, batch, mask), None
+    else:
+        logits = edited(logits, slots, samples, batch, None)
+    draws = kernel.Draws(
+        temperature=batch.temperature[slots],
+        top_k=batch.top_k[slots],
+        top_p=batch.top_p[slots],
+        min_p=batch.min_p[slots],
+        uniform=uniforms(batch.seed[slots], samples),
+        is_greedy=batch.is_greedy[slots],
+    )
+    ids = kernel.sample(native, logits, draws, batch.valid_ids, mask)
+    _refuse_rows(np.flatnonzero(ids < 0))
+    return ids
 
 
 def _select(rows: torch.Tensor, chosen: Int64) -> torch.Tensor:
@@ -198,11 +229,14 @@ def _first_past(cumulated: Float64, target: Float64) -> Int64:
 def _check_finite(rows: torch.Tensor, best: Int64) -> None:
     """A NaN is the best of its row, so looking at the best finds it, as it finds infinities."""
     values = rows.gather(1, torch.from_numpy(best).to(rows.device)[:, None])[:, 0]
-    bad = ~torch.isfinite(values)
-    if bad.any():
+    _refuse_rows((~torch.isfinite(values)).nonzero().flatten().numpy(force=True))
+
+
+def _refuse_rows(bad: Int64) -> None:
+    if len(bad):
         raise ValueError(
-            f"rows {bad.nonzero().flatten().tolist()} have no finite best logit: the mask leaves "
-            "nothing, or the model gave NaN or infinity"
+            f"rows {bad.tolist()} have no finite best logit: the mask leaves nothing, or the "
+            "model gave NaN or infinity"
         )
 
 
@@ -214,6 +248,10 @@ def _logprobs(
         return {}
     tops = batch.top[slots[rows]]
     chosen = ids[rows].astype(np.int32)
+    if batch.native is not None and not tops.any():
+        values = kernel.chosen_logprobs(batch.native, _select(logits, rows), chosen)
+        none = np.zeros((1, 0), np.int32), np.zeros((1, 0), np.float32)
+        return {int(r): TokenLogprobs(values[i : i + 1], *none) for i, r in enumerate(rows)}
     found = token_logprobs(_select(logits, rows), chosen, int(tops.max()), batch.valid_ids)
     return {
         int(row): TokenLogprobs(

@@ -10,8 +10,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from radixserve.ints import ceil_div
-from radixserve.plan import CopyOrder, Int32, Opened, Output, ScoreRange, SlotId, StepPlan
+from radixserve.plan import (
+    CopyOrder,
+    Int32,
+    Opened,
+    Output,
+    ScoreRange,
+    SharedGroup,
+    SlotId,
+    StepPlan,
+)
 from radixserve.scheduler.request import Request
+from radixserve.scheduler.sharing import shared_groups
 
 _PLACEHOLDER = np.zeros(1, np.int32)
 
@@ -36,11 +46,14 @@ class LaunchedStep:
 class StepBuilder:
     """Rows are added one at a time; build() makes the arrays."""
 
-    def __init__(self, step: int, budget: int, page_size: int) -> None:
+    def __init__(
+        self, step: int, budget: int, page_size: int, *, shares_prefixes: bool = False
+    ) -> None:
         self.step = step
         self.budget = budget
         self.retracted = False
         self._page_size = page_size
+        self._shares_prefixes = shares_prefixes
         self._rows: list[PlannedRow] = []
         self._slots: list[int] = []
         self._positions: list[int] = []
@@ -100,19 +113,26 @@ class StepBuilder:
         """The finished plan; at least one row."""
         indptr = np.zeros(len(self._pages) + 1, np.int32)
         np.cumsum([len(pages) for pages in self._pages], out=indptr[1:])
+        positions = np.asarray(self._positions, np.int32)
+        lengths = np.asarray(self._lengths, np.int32)
+        indices = np.concatenate(self._pages).astype(np.int32, copy=False)
+        shared: tuple[SharedGroup, ...] = ()
+        if self._shares_prefixes:
+            shared = shared_groups(indptr, indices, positions, lengths, self._page_size)
         return StepPlan(
             step=self.step,
             slots=np.asarray(self._slots, np.int32),
-            positions=np.asarray(self._positions, np.int32),
-            lengths=np.asarray(self._lengths, np.int32),
+            positions=positions,
+            lengths=lengths,
             ids=np.concatenate(self._ids),
             from_last=np.asarray(self._from_last, np.bool_),
             outputs=np.asarray(self._outputs, np.int8),
             page_indptr=indptr,
-            page_indices=np.concatenate(self._pages).astype(np.int32, copy=False),
+            page_indices=indices,
             samples=np.asarray(self._samples, np.int32),
             opened=tuple(self.opened),
             closed=closed,
             copies=tuple(self.copies),
             scores=tuple(self._scores),
+            shared=shared,
         )

@@ -103,7 +103,12 @@ class Scheduler:
         if not self._running and not self._waiting:
             return None
         step = self._cache.begin_step()
-        builder = StepBuilder(step, self._config.token_budget, self._cache.page_size)
+        builder = StepBuilder(
+            step,
+            self._config.token_budget,
+            self._cache.page_size,
+            shares_prefixes=self._config.shared_attention,
+        )
         for request in list(self._running):
             if request.phase is Phase.RUNNING and not request.prefilling:
                 self._plan_decode(builder, request)

@@ -52,7 +52,12 @@ def test_bfloat16_where_the_cpu_is_fast_at_it(feature):
 
 def test_what_was_asked_for_is_kept():
     asked = configure(
-        dtype="float32", attention="reference", threads=3, served_name="mine", kv_tokens=64
+        dtype="float32",
+        attention="reference",
+        threads=3,
+        served_name="mine",
+        kv_tokens=64,
+        shared_attention=False,
     )
     resolved = resolve(asked, SERVER)
     assert (resolved.model.dtype, resolved.model.attention) == ("float32", "reference")
@@ -72,10 +77,22 @@ def test_each_choice_is_logged_with_its_reason(caplog, monkeypatch):
     assert caplog.messages == [
         "device: cpu (the GPU here is not supported so far)",
         "dtype: bfloat16 (the CPU has amx_bf16)",
-        "attention: cpu (the device is cpu)",
+        "attention: cpu (no native kernels: no compiler at install, or RADIXSERVE_ISA=off)",
         "threads: 32 (physical cores that may be used)",
         "kv_tokens: 96 (100 rounded down to pages of 16)",
     ]
+
+
+def test_native_attention_where_its_library_loads():
+    native = Machine(cores=2, has_native=True)
+    resolved = resolve(Config(), native)
+    assert (resolved.model.attention, resolved.schedule.shared_attention) == ("native", True)
+    assert not resolve(configure(shared_attention=False), native).schedule.shared_attention
+    for config, machine in ((configure(dtype="float16"), native), (Config(), PLAIN)):
+        resolved = resolve(config, machine)
+        assert (resolved.model.attention, resolved.schedule.shared_attention) == ("cpu", False)
+    with pytest.raises(ConfigError, match="float16"):
+        resolve(configure(attention="native", dtype="float16"), native)
 
 
 def test_kv_tokens_zero_is_left_to_the_executor():

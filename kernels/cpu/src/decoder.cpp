@@ -1,0 +1,92 @@
+#include "decoder.h"
+
+#include <cmath>
+#include <vector>
+
+#include "ops.h"
+#include "pool.h"
+
+namespace rs {
+namespace {
+
+struct Buffers {
+    char* hidden;
+    char* normed;
+    char* heads;
+    char* attended;
+    char* inner;
+    float* cos;
+    float* sin;
+};
+
+// One piece of scratch memory for everything that lives through the step.
+Buffers buffers(const Model& model, const Shape& shape, int64_t tokens) {
+    const int64_t head_rows = shape.num_qo_heads + 2 * shape.num_kv_heads;
+    const int64_t sizes[] = {model.hidden_size, model.hidden_size, head_rows * shape.head_dim,
+                             shape.num_qo_heads * shape.head_dim, model.intermediate_size};
+    const size_t angles = static_cast<size_t>(tokens * shape.head_dim / 2) * sizeof(float);
+    const auto padded = [](size_t bytes) { return (bytes + 63) / 64 * 64; };
+    size_t total = 2 * padded(angles), at[5];
+    for (int i = 0; i < 5; ++i) {
+        at[i] = total;
+        total += padded(static_cast<size_t>(tokens * sizes[i]) * size_of(model.dtype));
+    }
+    char* base = static_cast<char*>(scratch(0, 2, total));
+    return {base + at[0], base + at[1], base + at[2], base + at[3], base + at[4],
+            reinterpret_cast<float*>(base), reinterpret_cast<float*>(base + padded(angles))};
+}
+
+void angles(const Model& model, const AttentionPlan& plan, const Buffers& to) {
+    const int64_t half = plan.shape().head_dim / 2;
+    for (int64_t token = 0; token < plan.tokens(); ++token)
+        for (int64_t i = 0; i < half; ++i) {
+            const float angle = static_cast<float>(plan.positions()[token]) * model.inv_freq[i];
+            to.cos[token * half + i] = std::cos(angle);
+            to.sin[token * half + i] = std::sin(angle);
+        }
+}
+
+void project(const Model& model, const void* x, const void* weight, const void* bias, void* y,
+             int64_t m, int64_t in, int64_t out, const void* residual, bool gated) {
+    const int32_t type = model.dtype;
+    run_linear({x, weight, bias, residual, y, m, in, out, type, type, type, gated});
+}
+
+}  // namespace
+
+void run_decoder(const Model& model, AttentionPlan& plan, const void* const* k_caches,
+                 const void* const* v_caches, const int64_t* ids, void* hidden_out) {
+    const Shape& shape = plan.shape();
+    const int64_t m = plan.tokens(), hidden = model.hidden_size;
+    const int64_t q_size = shape.num_qo_heads * shape.head_dim;
+    const int64_t heads_size = q_size + 2 * shape.num_kv_heads * shape.head_dim;
+    const Buffers to = buffers(model, shape, m);
+    const auto norm = [&](const void* weight, void* normed) {
+        run_norm({to.hidden, nullptr, weight, nullptr, normed, hidden, model.eps, model.dtype}, m);
+    };
+    run_gather(model.embedding, ids, to.hidden, m,
+               hidden * static_cast<int64_t>(size_of(model.dtype)));
+    angles(model, plan, to);
+    for (int64_t i = 0; i < model.num_layers; ++i) {
+        const Layer& layer = model.layers[i];
+        norm(layer.input_norm, to.normed);
+        project(model, to.normed, layer.qkv, layer.qkv_bias, to.heads, m, hidden, heads_size,
+                nullptr, false);
+        run_rotary({to.heads, to.cos, to.sin, layer.q_norm, layer.k_norm, plan.slots(),
+                    const_cast<void*>(k_caches[i]), const_cast<void*>(v_caches[i]),
+                    shape.head_dim / 2, shape.num_qo_heads, shape.num_kv_heads, shape.head_dim,
+                    model.eps, model.dtype},
+                   m);
+        plan.run(to.heads, heads_size, k_caches[i], v_caches[i], to.attended, q_size);
+        project(model, to.attended, layer.output, layer.output_bias, to.hidden, m, q_size, hidden,
+                to.hidden, false);
+        norm(layer.post_norm, to.normed);
+        project(model, to.normed, layer.gate_up, layer.gate_up_bias, to.inner, m, hidden,
+                model.intermediate_size, nullptr, true);
+        project(model, to.inner, layer.down, layer.down_bias, to.hidden, m,
+                model.intermediate_size, hidden, to.hidden, false);
+    }
+    norm(model.norm, hidden_out);
+}
+
+}  // namespace rs

@@ -1,0 +1,41 @@
+// A decoder of the Llama family, a whole step in one call. Owns: the order of operations and the
+// buffers between them. Must not know: who owns the weights.
+#pragma once
+#include <cstdint>
+
+#include "plan.h"
+
+namespace rs {
+
+// Weights as torch holds them: [out, in], rows of q, k, v (gate, up) one after another. Null: absent.
+struct Layer {
+    const void* input_norm;
+    const void* qkv;
+    const void* qkv_bias;
+    const void* q_norm;
+    const void* k_norm;
+    const void* output;
+    const void* output_bias;
+    const void* post_norm;
+    const void* gate_up;
+    const void* gate_up_bias;
+    const void* down;
+    const void* down_bias;
+};
+
+struct Model {
+    int64_t num_layers, hidden_size, intermediate_size;
+    float eps;
+    int32_t dtype;
+    const float* inv_freq;  // [head_dim / 2]
+    const void* embedding;  // [vocab, hidden_size]
+    const void* norm;
+    const Layer* layers;
+};
+
+// ids: [plan.tokens()]. k_caches, v_caches: [num_layers], written at the plan's slots. hidden:
+// [plan.tokens(), hidden_size], the final norm done.
+void run_decoder(const Model& model, AttentionPlan& plan, const void* const* k_caches,
+                 const void* const* v_caches, const int64_t* ids, void* hidden);
+
+}  // namespace rs

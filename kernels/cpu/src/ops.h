@@ -1,0 +1,16 @@
+// Whole operations, split over the threads of the pool. Owns: how work is cut. Must not know:
+// vectors, Python. The caller holds running().
+#pragma once
+#include <cstdint>
+
+#include "types.h"
+
+namespace rs {
+
+void run_linear(const Linear& a);
+void run_norm(const Norm& a, int64_t rows);
+void run_rotary(const Rotary& a, int64_t tokens);
+void run_silu_mul(const void* x, void* y, int64_t rows, int64_t size, int32_t dtype);
+void run_gather(const void* table, const int64_t* ids, void* out, int64_t rows, int64_t bytes);
+
+}  // namespace rs

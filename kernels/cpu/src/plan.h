@@ -1,0 +1,74 @@
+// One step's attention, cut into items. Owns: which query tokens attend to which KV together, and
+// where partial results wait. Must not know: how an item is computed.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "types.h"
+
+namespace rs {
+
+struct Shape {
+    int64_t num_qo_heads, num_kv_heads, head_dim, page_size;
+    float scale;
+    int32_t dtype;
+};
+
+// Rows as in AttentionInputs. Group g: rows group_rows[group_indptr[g] .. group_indptr[g + 1]), the
+// same pages group_begin[g] .. group_end[g] - 1; a row's groups come in the order of their pages.
+struct Rows {
+    int64_t rows, groups;
+    const int32_t* positions;
+    const int32_t* lengths;
+    const int32_t* page_indptr;
+    const int32_t* page_indices;
+    const int32_t* group_indptr;
+    const int32_t* group_rows;
+    const int32_t* group_begin;
+    const int32_t* group_end;
+};
+
+class AttentionPlan {
+public:
+    explicit AttentionPlan(const Shape& shape) : shape_(shape) {}
+
+    void fill(const Rows& rows);
+
+    // q: [tokens] rows q_stride elements apart, [num_qo_heads, head_dim] each; out likewise.
+    void run(const void* q, int64_t q_stride, const void* k_cache, const void* v_cache, void* out,
+             int64_t out_stride);
+
+    const Shape& shape() const { return shape_; }
+    int64_t tokens() const { return static_cast<int64_t>(limits_.size()); }
+    const int64_t* slots() const { return slots_.data(); }
+    const int32_t* positions() const { return limits_.data(); }  // each token sees up to itself
+
+private:
+    struct Item {
+        AttendItem item;
+        int64_t tokens_at;  // in token_list_
+    };
+
+    void place_tokens(const Rows& rows);
+    void add_groups(const Rows& rows);
+    void add_group(const Rows& rows, int64_t group);
+    void add_own_parts(const Rows& rows);
+    void place_states(const Rows& rows);
+    void add_item(std::vector<Item>& to, AttendItem item, int64_t tokens_at);
+    void run_items(std::vector<Item>& items, const Attend& with);
+
+    Shape shape_;
+    std::vector<int32_t> limits_, pages_, token_list_;
+    std::vector<int64_t> slots_, first_token_, state_place_;
+    std::vector<int32_t> shared_to_, level_, split_;  // by row; split_: parts of its one query
+    std::vector<std::vector<Item>> levels_;
+    std::vector<Item> own_;
+    std::unique_ptr<std::atomic<int32_t>[]> left_;  // by row and KV head: parts still to come
+    int64_t left_size_ = 0;
+    std::vector<float> states_;
+    int32_t most_tokens_ = 1;
+};
+
+}  // namespace rs
