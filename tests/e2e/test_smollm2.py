@@ -35,13 +35,13 @@ PROMPTS = [
 def by_transformers() -> dict[str, list[int]]:
     model = tiny.smollm2_reference()
     found = {}
-    with Engine("smollm2", inline=True, dtype="float32", kv_tokens=64) as engine:
+    with Engine("smollm2", inline=True, dtype="float32", kv_tokens=64, threads=1) as engine:
         encode = engine._gateway.renderer.encode_text
         ids = {prompt: encode(prompt).tolist() for prompt in PROMPTS}
     ends = model.generation_config.eos_token_id
     model.generation_config.eos_token_id = None  # the engine ignores ends too
     config = transformers.GenerationConfig(max_new_tokens=64, do_sample=False, pad_token_id=0)
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # this fixture comes before the one that does so for each test
     with torch.inference_mode():
         for prompt, known in ids.items():
             out = model.generate(torch.tensor([known]), generation_config=config)
@@ -63,7 +63,7 @@ def test_64_greedy_tokens_on_ten_prompts(
         model = str(tiny.smollm2_folder(tmp_path))
         shutil.copytree(convert(smollm2.path), tmp_path, dirs_exist_ok=True)
     params = {"temperature": 0, "max_new_tokens": 64, "ignore_eos": True}
-    with Engine(model, inline=True, dtype="float32", kv_tokens=8192, threads=2) as engine:
+    with Engine(model, inline=True, dtype="float32", kv_tokens=8192, threads=1) as engine:
         replies = engine.generate(PROMPTS, params)
         check_no_leak(engine)
     for prompt, reply in zip(PROMPTS, replies):
