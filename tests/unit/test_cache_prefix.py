@@ -136,6 +136,30 @@ def test_a_lease_whose_tail_another_has_filled_first_moves_onto_the_page() -> No
     assert_no_leak(cache)
 
 
+def test_nothing_is_matched_behind_a_published_tail() -> None:
+    cache = cache_of(12, 4)
+    lease = acquired(cache, *range(7))
+    cache.commit(lease, lease.key, 2, 2)
+    keep(cache, *range(8))
+    own = lease.pages.tolist()
+    assert cache.advance(lease, 2) == 2
+    assert lease.pages.tolist() == own
+    cache.release(lease)
+    assert_no_leak(cache)
+
+
+def test_a_neighbour_is_copied_while_the_nearest_page_is_not_yet_written() -> None:
+    cache = cache_of(12, 4)
+    keep(cache, 0, 1, 9, 9)
+    now = acquired(cache, 0, 1, 2, 4)
+    cache.commit(now, now.key, 4, 2)
+    between = acquired(cache, 0, 1, 2, 8)
+    cache.commit(between, between.key, 4, 2)
+    assert cache.peek("", ids(0, 1, 2, 3, 0)) == 2
+    cache.begin_step()
+    assert cache.peek("", ids(0, 1, 2, 3, 0)) == 3
+
+
 def test_a_partial_leaf_goes_once_a_longer_page_is_there_and_nobody_needs_it() -> None:
     cache = cache_of(12, 4)
     keep(cache, 0, 1)
