@@ -38,7 +38,7 @@ class PageAllocator:
 
     def give(self, pages: Int32) -> None:
         """Take pages back, each of them once. Raises RuntimeError when one is free already."""
-        if self._is_free[pages].any():
+        if np.count_nonzero(self._is_free[pages]):
             raise RuntimeError(f"pages freed twice: {pages[self._is_free[pages]].tolist()}")
         self._is_free[pages] = True
         top = self.free + len(pages)

@@ -120,7 +120,8 @@ class PrefixCache:
 
         computed: leading tokens that launched steps or a match have covered; on a page border,
         unless it is lease.matched before anything was computed. Returns the new count, never less.
-        Pages no longer needed go back; a copy order may be pending afterwards.
+        What is computed is published first, as whole pages. Pages no longer needed go back; a copy
+        order may be pending afterwards.
         """
         self._require_live(lease)
         if not 0 <= computed * 4 <= len(lease.key) or computed < lease.depth * self.page_size:
@@ -153,7 +154,8 @@ class PrefixCache:
         being planned. Whole pages go to the tree by reference; where the tree has a written page
         already, the lease moves onto the tree's and its own is freed; at a page still to be written
         that the tree has already, publishing stops until a later commit. When written == length the
-        filled part of the last page is published too, and stays the lease's to write on.
+        filled part of the last page is published too, and stays the lease's to write on. May change
+        lease.pages: a row's page table is written after it, never before.
         """
         self._require_live(lease)
         if not 0 <= written <= length <= len(key) // 4:
