@@ -1,6 +1,6 @@
 """Measure servers that speak the OpenAI dialect beside each other, on workloads W0 to W8.
 
-    python benchmarks/peers.py --a http://127.0.0.1:30000=ours --b http://127.0.0.1:8101=vllm
+    python -m benchmarks.peers --a http://127.0.0.1:30000=ours --b http://127.0.0.1:8101=vllm
 
 README.md in this folder says how to start the servers and how to read the table.
 """
@@ -12,16 +12,16 @@ import asyncio
 import json
 import pathlib
 import secrets
+import signal
 import sys
 import time
 from collections.abc import Sequence
 
-from serving.client import Endpoint, PeerError
-from serving.report import flat, skipped, table
-from serving.rounds import Plan, Result, Side, measure
-from serving.runner import find_model
-from serving.workloads import SKIPPED, W8_NOTE, WORKLOADS
-
+from benchmarks.serving.client import Endpoint, PeerError
+from benchmarks.serving.report import flat, skipped, table
+from benchmarks.serving.rounds import Plan, Result, Side, measure
+from benchmarks.serving.runner import find_model
+from benchmarks.serving.workloads import SKIPPED, W8_NOTE, WORKLOADS
 from radixserve.errors import RadixServeError
 from radixserve.text.tokenizer import Tokenizer
 from radixserve.weights.source import resolve
@@ -32,6 +32,8 @@ _LETTERS = "abcd"
 def main(arguments: Sequence[str] | None = None) -> None:
     """Exits with 0, 1 (a side failed) or 2 (usage)."""
     options, names = _parse(arguments)
+    # What stands still must go on again, also when this process is asked to end.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         results = _measure(options, names)
     except (PeerError, RadixServeError) as error:

@@ -58,9 +58,9 @@ class Result:
         return statistics.median(values) if len(values) == len(self.runs[side]) else None
 
     def drift(self, side: str) -> float:
-        """How much longer the slowest round took than the fastest: 0.1 for a tenth."""
+        """From the fastest round to the slowest, as a share of the median: 0.1 for a tenth."""
         spans = [one.makespan for one in self.runs[side]]
-        return max(spans) / min(spans) - 1
+        return (max(spans) - min(spans)) / statistics.median(spans)
 
     def speed(self, side: str, other: str) -> float:
         """How many times as fast as the other: the median of other / side, round by round."""

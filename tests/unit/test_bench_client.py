@@ -1,3 +1,5 @@
+"""The client: framing, events, counts, broken connections."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""Whole process trees stand still and go on."""
+
 from __future__ import annotations
 
 import contextlib

@@ -24,7 +24,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 def peers(model: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "benchmarks/peers.py", "--model", str(model), *arguments],
+        [sys.executable, "-m", "benchmarks.peers", "--model", str(model), *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -1,3 +1,5 @@
+"""The order of calls and the check of what a server did."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""The shapes of W0 to W8 and what they share."""
+
 from __future__ import annotations
 
 import itertools
