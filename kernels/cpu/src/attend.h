@@ -164,32 +164,34 @@ RS_INLINE void products(const uint32_t* a, int64_t a_stride, const uint32_t* b, 
     }
 }
 
-// The weights of one query over the block, and its state made ready for them. visible: tokens of
-// the block that the query sees, at least 1.
-template <class Mode>
-static void weigh_scores(vf* scores, int32_t visible, float scale, float* state, int64_t dim,
-                         uint32_t* weights) {
-    vf best = splat(-__builtin_inff());
+// Hides what a query may not see. visible: tokens of the block that it sees, from the first on.
+RS_INLINE void mask_scores(vf* scores, int32_t visible) {
+    vi lane;
+    for (int i = 0; i < kLanes; ++i) lane[i] = i;
+    for (int c = 0; c < kBlockVectors; ++c, lane += kLanes)
+        scores[c] = pick(lane < visible, scores[c], splat(-__builtin_inff()));
+}
+
+// Takes the block's maximum into the state; returns the new one.
+RS_INLINE float raise_max(const vf* scores, float* state, int64_t dim) {
+    vf best = scores[0];
 #pragma GCC unroll 8
-    for (int c = 0; c < kBlockVectors; ++c) {
-        scores[c] *= scale;
-        if (visible < kBlock) {
-            vi lane;
-            for (int i = 0; i < kLanes; ++i) lane[i] = c * kLanes + i;
-            scores[c] = pick(lane < visible, scores[c], splat(-__builtin_inff()));
-        }
-        best = larger(best, scores[c]);
-    }
+    for (int c = 1; c < kBlockVectors; ++c) best = larger(best, scores[c]);
     const float before = state_max(state, dim), here = largest_of(best);
-    if (here > before) {
-        scale_state(state, dim, exp2_of(before - here));
-        state_max(state, dim) = here;
-    }
-    const vf top = splat(state_max(state, dim));
+    if (!(here > before)) return before;
+    scale_state(state, dim, exp2_of(before - here));
+    state_max(state, dim) = here;
+    return here;
+}
+
+// The weights of one query over the block; the divisor grows by them.
+template <class Mode>
+RS_INLINE void weigh_scores(const vf* scores, float top, float* state, int64_t dim,
+                            uint32_t* weights) {
     vf divisor = load(state + dim);
 #pragma GCC unroll 8
     for (int c = 0; c < kBlockVectors; ++c)
-        divisor += Mode::put_weights(weights, c, exp2_of(scores[c] - top));
+        divisor += Mode::put_weights(weights, c, exp2_of(scores[c] - splat(top)));
     store(state + dim, divisor);
 }
 
@@ -213,15 +215,30 @@ template <class Mode, int Q>
 static void attend_queries(const Attend& a, const AttendItem& item, const Work& w, int first,
                            int32_t t0) {
     alignas(64) uint32_t weights[Q * kBlock];
-    vf scores[Q * kBlockVectors] = {};
+    vf scores[Q * kBlockVectors];
+    clear<Q * kBlockVectors>(scores);
     products<Mode, Q, kBlockVectors>(w.q + first * w.q_stride, w.q_stride, w.k, kBlock,
                                      a.head_dim / Mode::kPack, scores);
+    float* states = w.state + first * w.size;
+    float tops[Q];
+    bool sees[Q];
+#pragma GCC unroll 4
     for (int q = 0; q < Q; ++q) {
+        vf* row = scores + q * kBlockVectors;
+#pragma GCC unroll 8
+        for (int c = 0; c < kBlockVectors; ++c) row[c] *= a.scale * kLog2E;
         const int32_t limit = a.limits[item.tokens[(first + q) / w.group]];
         const int32_t visible = (limit < item.t1 ? limit + 1 : item.t1) - t0;
-        if (visible > 0)
-            weigh_scores<Mode>(scores + q * kBlockVectors, visible, a.scale * kLog2E,
-                               w.state + (first + q) * w.size, w.dim, weights + q * kBlock);
+        if (visible < kBlock) mask_scores(row, visible);
+        sees[q] = visible > 0;
+        tops[q] = sees[q] ? raise_max(row, states + q * w.size, w.dim) : 0.0f;
+    }
+#pragma GCC unroll 4
+    for (int q = 0; q < Q; ++q) {
+        // Of one that sees nothing all weights are 0 and nothing changes.
+        if (sees[q])
+            weigh_scores<Mode>(scores + q * kBlockVectors, tops[q], states + q * w.size, w.dim,
+                               weights + q * kBlock);
         else
             __builtin_memset(weights + q * kBlock, 0, kBlock * sizeof(uint32_t));
     }
@@ -229,6 +246,25 @@ static void attend_queries(const Attend& a, const AttendItem& item, const Work& 
     for (; d + kValueVectors * kLanes <= w.dim; d += kValueVectors * kLanes)
         add_values<Mode, Q, kValueVectors>(w, weights, first, d);
     for (; d < w.dim; d += kLanes) add_values<Mode, Q, 1>(w, weights, first, d);
+}
+
+// Ask for the block after this one: its pages lie anywhere.
+static void prefetch_block(const Attend& a, const AttendItem& item, int32_t t0) {
+    const int64_t head = a.head_dim * static_cast<int64_t>(size_of(a.dtype));
+    const int64_t bytes = item.kv_heads * head;
+    int64_t page = t0 / a.page_size, offset = t0 % a.page_size;
+    for (int32_t t = t0; t < t0 + kBlock && t < item.t1; ++t) {
+        const int64_t slot = item.pages[page] * a.page_size + offset;
+        const int64_t place = (slot * a.num_kv_heads + item.kv_head) * head;
+        for (int64_t line = 0; line < bytes; line += 64) {
+            __builtin_prefetch(static_cast<const char*>(a.k_cache) + place + line);
+            __builtin_prefetch(static_cast<const char*>(a.v_cache) + place + line);
+        }
+        if (++offset == a.page_size) {
+            offset = 0;
+            ++page;
+        }
+    }
 }
 
 template <class Mode>
@@ -273,12 +309,12 @@ static void attend_block(const Attend& a, const AttendItem& item, const Work& w,
     }
 }
 
-static Work work_in(const Attend& a, int32_t tokens, void* scratch) {
+static Work work_in(const Attend& a, const AttendItem& item, void* scratch) {
     Work w;
     w.group = static_cast<int32_t>(a.num_qo_heads / a.num_kv_heads);
     w.dim = padded_dim(a.head_dim);
     w.size = state_size(a.head_dim);
-    const int64_t queries = static_cast<int64_t>(tokens) * w.group;
+    const int64_t queries = int64_t{item.count} * item.kv_heads * w.group;
     w.state = static_cast<float*>(scratch);
     w.total = w.state + queries * w.size;
     w.k = reinterpret_cast<uint32_t*>(w.total + queries * w.size);
@@ -288,8 +324,24 @@ static Work work_in(const Attend& a, int32_t tokens, void* scratch) {
     return w;
 }
 
-static int64_t attend_scratch(const Attend& a, int32_t tokens) {
-    const int64_t queries = tokens * (a.num_qo_heads / a.num_kv_heads);
+// The part of the work, and of the item, that is one KV head's.
+static Work head_of(const Work& work, const AttendItem& item, int32_t head) {
+    Work w = work;
+    const int64_t before = int64_t{head} * item.count * w.group;
+    w.state += before * w.size;
+    w.total += before * w.size;
+    w.q += before * w.q_stride;
+    return w;
+}
+
+static AttendItem head_of(const AttendItem& all, int32_t head) {
+    AttendItem item = all;
+    item.kv_head += head;
+    return item;
+}
+
+static int64_t attend_scratch(const Attend& a, int32_t most) {
+    const int64_t queries = most * (a.num_qo_heads / a.num_kv_heads);
     const int64_t dim = padded_dim(a.head_dim);
     return (queries * (2 * state_size(a.head_dim) + dim) + 2 * dim * kBlock) * 4;
 }
@@ -344,22 +396,39 @@ static void end_segment(const Attend& a, const AttendItem& item, const Work& w, 
 }
 
 template <class Mode>
-static void attend_in(const Attend& a, const AttendItem& item, void* scratch) {
+static void take_queries(const Attend& a, const AttendItem& item, const Work& w) {
     typedef typename Mode::Type T;
-    const Work w = work_in(a, item.count, scratch);
     for (int query = 0; query < item.count * w.group; ++query) {
         const int64_t head = item.kv_head * w.group + query % w.group;
         const T* q = static_cast<const T*>(a.q) +
                      item.tokens[query / w.group] * a.q_stride + head * a.head_dim;
         Mode::put_query(w.q + query * w.q_stride, q, a.head_dim);
     }
-    begin_states(a, item, w);
+}
+
+// Heads take turns block by block: their rows of K and V are neighbours in memory.
+template <class Mode>
+static void attend_in(const Attend& a, const AttendItem& item, void* scratch) {
+    const Work w = work_in(a, item, scratch);
+    const auto each_head = [&](auto&& body) {
+        for (int32_t h = 0; h < item.kv_heads; ++h) body(head_of(item, h), head_of(w, item, h));
+    };
+    each_head([&](const AttendItem& one, const Work& part) {
+        take_queries<Mode>(a, one, part);
+        begin_states(a, one, part);
+    });
     for (int32_t t = item.t0; t < item.t1; t += kBlock) {
-        attend_block<Mode>(a, item, w, t);
-        if (t + kBlock >= item.t1 || (t + kBlock) % kSegment == 0)
-            end_segment(a, item, w, t / kSegment);
+        prefetch_block(a, item, t + kBlock);
+        const bool is_end = t + kBlock >= item.t1 || (t + kBlock) % kSegment == 0;
+        each_head([&](const AttendItem& one, const Work& part) {
+            attend_block<Mode>(a, one, part, t);
+            if (is_end) end_segment(a, one, part, t / kSegment);
+        });
     }
-    if (item.is_whole) write_out<T>(a, item, w);
+    if (!item.is_whole) return;
+    each_head([&](const AttendItem& one, const Work& part) {
+        write_out<typename Mode::Type>(a, one, part);
+    });
 }
 
 static void attend(const Attend& a, const AttendItem& item, void* scratch) {
@@ -374,7 +443,7 @@ static void attend(const Attend& a, const AttendItem& item, void* scratch) {
 
 // The kept states of all segments up to item.t1, folded as a whole item folds them.
 static void finish(const Attend& a, const AttendItem& item, void* scratch) {
-    const Work w = work_in(a, item.count, scratch);
+    const Work w = work_in(a, item, scratch);
     for (int query = 0; query < item.count * w.group; ++query) {
         float* total = w.total + query * w.size;
         clear_state(total, w.size, w.dim);

@@ -19,7 +19,7 @@ void AttentionPlan::fill(const Rows& rows) {
     levels_.clear();
     own_.clear();
     token_list_.clear();
-    most_tokens_ = 1;
+    most_ = 1;
     pages_.assign(rows.page_indices, rows.page_indices + rows.page_indptr[rows.rows]);
     place_tokens(rows);
     add_groups(rows);
@@ -88,7 +88,7 @@ void AttentionPlan::add_group(const Rows& rows, int64_t group) {
             for (int32_t head = 0; head < shape_.num_kv_heads; ++head)
                 add_item(levels_[level],
                          {nullptr, pages, static_cast<int32_t>(std::min(step, list_end - at)), head,
-                          static_cast<int32_t>(t),
+                          1, static_cast<int32_t>(t),
                           static_cast<int32_t>(
                               std::min(end, round_down(t, kSegment) + kSegment)),
                           -1, false},
@@ -105,12 +105,15 @@ void AttentionPlan::add_own_parts(const Rows& rows) {
         const int32_t kv_len = rows.positions[row] + length;
         const int32_t* pages = pages_.data() + rows.page_indptr[row];
         const bool is_split = is_short && length == 1 && kv_len - start > kSegment;
-        for (int32_t head = 0; head < shape_.num_kv_heads; ++head) {
+        // With rows for every thread a row's heads stay together, where they lie.
+        const bool is_one = length == 1 && rows.rows >= kItemsPerThread * threads();
+        const int32_t heads = is_one ? static_cast<int32_t>(shape_.num_kv_heads) : 1;
+        for (int32_t head = 0; head < shape_.num_kv_heads; head += heads) {
             if (!is_split) {
                 for (int64_t i = 0; i < length; i += tile) {
                     const int32_t n = static_cast<int32_t>(std::min<int64_t>(tile, length - i));
                     const int32_t end = rows.positions[row] + static_cast<int32_t>(i) + n;
-                    add_item(own_, {nullptr, pages, n, head, start, end, -1, true},
+                    add_item(own_, {nullptr, pages, n, head, heads, start, end, -1, true},
                              first_token_[row] + i);
                 }
                 continue;
@@ -118,7 +121,7 @@ void AttentionPlan::add_own_parts(const Rows& rows) {
             split_[row] = 0;
             for (int32_t t = start; t < kv_len; t = t / kSegment * kSegment + kSegment) {
                 const int32_t end = std::min(kv_len, t / kSegment * kSegment + kSegment);
-                add_item(own_, {nullptr, pages, 1, head, t, end, static_cast<int32_t>(row), false},
+                add_item(own_, {nullptr, pages, 1, head, 1, t, end, static_cast<int32_t>(row), false},
                          first_token_[row]);
                 ++split_[row];
             }
@@ -156,7 +159,7 @@ void AttentionPlan::place_states(const Rows& rows) {
 }
 
 void AttentionPlan::add_item(std::vector<Item>& to, AttendItem item, int64_t tokens_at) {
-    most_tokens_ = std::max(most_tokens_, item.count);
+    most_ = std::max(most_, item.count * item.kv_heads);
     to.push_back({item, tokens_at});
 }
 
@@ -184,7 +187,7 @@ void AttentionPlan::run(const void* q, int64_t q_stride, const void* k_cache, co
 
 void AttentionPlan::run_items(std::vector<Item>& items, const Attend& with) {
     const Kernels& use = kernels();
-    const size_t bytes = static_cast<size_t>(use.attend_scratch(with, most_tokens_));
+    const size_t bytes = static_cast<size_t>(use.attend_scratch(with, most_));
     parallel_for(static_cast<int64_t>(items.size()), [&](int64_t index, int worker) {
         AttendItem& item = items[index].item;
         void* room = scratch(worker, 1, bytes);

@@ -68,7 +68,7 @@ private:
     std::unique_ptr<std::atomic<int32_t>[]> left_;  // by row and KV head: parts still to come
     int64_t left_size_ = 0;
     std::vector<float> states_;
-    int32_t most_tokens_ = 1;
+    int32_t most_ = 1;  // tokens times KV heads of an item
 };
 
 }  // namespace rs

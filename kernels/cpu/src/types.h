@@ -62,12 +62,13 @@ struct Rotary {
     int32_t dtype;
 };
 
-// Queries of one item of attention: `count` tokens, the query heads of one KV head each.
+// Queries of one item of attention: `count` tokens, the query heads of kv_heads KV heads each, from
+// kv_head on.
 // KV tokens t0 .. t1 - 1 of the table `pages`; t0 is a multiple of kBlock.
 struct AttendItem {
     const int32_t* tokens;
     const int32_t* pages;
-    int32_t count, kv_head, t0, t1;
+    int32_t count, kv_head, kv_heads, t0, t1;
     int32_t row;    // of the own part of a row; -1 for a shared part
     bool is_whole;  // everything from t0 on is here: the item writes the output
 };
@@ -121,7 +122,7 @@ struct Kernels {
     void (*rms_norm)(const Norm&, int64_t first_row, int64_t last_row);
     void (*rotary)(const Rotary&, int64_t first_token, int64_t last_token);
     void (*silu_mul)(const void* x, void* y, int64_t n, int32_t dtype);  // one row
-    int64_t (*attend_scratch)(const Attend&, int32_t tokens);            // bytes
+    int64_t (*attend_scratch)(const Attend&, int32_t most);  // bytes; most: tokens * KV heads
     void (*attend)(const Attend&, const AttendItem&, void* scratch);
     void (*finish)(const Attend&, const AttendItem&, void* scratch);  // states of a row to out
     Best (*scan)(const Scan&);

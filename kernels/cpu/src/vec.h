@@ -21,6 +21,13 @@ struct Counting<0, I...> {
 
 RS_INLINE vf splat(float value) { return value - vf{}; }
 
+// Register by register: as one array the compiler would also clear memory that nobody reads.
+template <int N>
+RS_INLINE void clear(vf* v) {
+#pragma GCC unroll 32
+    for (int i = 0; i < N; ++i) v[i] = vf{};
+}
+
 RS_INLINE vf load(const float* from) {
     vf v;
     __builtin_memcpy(&v, from, sizeof v);
@@ -36,8 +43,7 @@ RS_INLINE vf load(const uint16_t* from) {
 RS_INLINE vh rounded(vf v) {  // to nearest, ties to even; NaN stays NaN
     const vu bits = (vu)v;
     const vu even = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    const vu is_nan = (vu)(v != v);
-    return __builtin_convertvector((is_nan & 0x7fc0u) | (~is_nan & even), vh);
+    return __builtin_convertvector(v == v ? even : vu{} + 0x7fc0u, vh);
 }
 
 RS_INLINE void store(float* to, vf v) { __builtin_memcpy(to, &v, sizeof v); }
@@ -82,9 +88,7 @@ RS_INLINE vf kept_as(vf v, const uint16_t*) {
 
 RS_INLINE vf larger(vf a, vf b) { return a > b ? a : b; }
 
-RS_INLINE vf pick(vi where, vf a, vf b) {
-    return (vf)(((vu)where & (vu)a) | (~(vu)where & (vu)b));
-}
+RS_INLINE vf pick(vi where, vf a, vf b) { return where ? a : b; }
 
 template <int S, int... I>
 RS_INLINE vf low_half(vf a, vf b, Indices<I...>) {
