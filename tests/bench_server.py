@@ -77,6 +77,7 @@ class Peer:
             close = "Connection: close\r\n" if self.closes else ""
             head = f"HTTP/1.1 200 OK\r\n{close}Content-Type: text/event-stream\r\n"
             await self._write(writer, f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
+            await self._write(writer, _chunk(b":\n\n"))
             for _ in range(body["max_tokens"]):
                 await asyncio.sleep(self.delay)
                 await self._write(writer, _chunk(_event([{"index": 0, "text": "x"}], None)))

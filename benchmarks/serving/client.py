@@ -204,7 +204,7 @@ class _Answer:
 
     def reply(self, name: str) -> Reply:
         """Raises PeerError unless it is a whole stream of a completion."""
-        if self.status != 200 or b"data: [DONE]" not in self._tail:
+        if self.status != 200 or not self._first or b"data: [DONE]" not in self._tail:
             raise PeerError(f"{name}: status {self.status}: {self.excerpt()}")
         for event in reversed(self._tail.split(b"\n\n")):
             if _COUNTS.search(event):
@@ -241,10 +241,10 @@ class _Answer:
             self._frame = _Counted(None if length is None else int(length))
 
     def _take(self, body: bytes, now: float) -> None:
-        if not self._first:
-            self._first = now
-        # The event with the counts and the end mark carry no output.
-        if b'"text"' in body or not self._last:
+        # Comments keep a connection alive; the event with the counts and the end mark carry no
+        # output.
+        if b'"text"' in body:
+            self._first = self._first or now
             self._last = now
         self._tail += body
         if self._is_stream and len(self._tail) > _MAX_TAIL:

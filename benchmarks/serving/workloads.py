@@ -132,8 +132,8 @@ SKIPPED = {"W6": "JSON schema: not before this server has structured output"}
 W8_NOTE = (
     "W8 is W1 with a KV pool of 2,048 tokens, a quarter of what it touches. Start the servers "
     "for W8 alone, with: radixserve --kv-tokens 2048; vLLM --num-gpu-blocks-override 17 "
-    "--max-model-len 1024 (blocks of 128 tokens, one of them not used); llama.cpp -c 2048 "
-    "--cache-ram 0"
+    "--max-model-len 1024 (blocks of 128 tokens, one of them not used); llama.cpp -np 3 "
+    "-c 2048 --cache-ram 0 (it fails requests that do not fit beside each other)"
 )
 
 
