@@ -83,7 +83,7 @@ def _sample_native(
         uniform=uniforms(batch.seed[slots], samples),
         is_greedy=batch.is_greedy[slots],
     )
-    ids = kernel.sample(native, logits, draws, batch.valid_ids, mask)
+    ids = kernel.sample(native, logits.contiguous(), draws, batch.valid_ids, mask)
     _refuse_rows(np.flatnonzero(ids < 0))
     return ids
 

@@ -168,8 +168,6 @@ RS_INLINE vf exp_of(vf x) { return exp2_of(x * kLog2E); }
 RS_INLINE float exp2_of(float x) { return exp2_of(splat(x))[0]; }
 
 RS_INLINE vf silu(vf x) {
-    // exp is capped where its reciprocal is 0 in float32 anyway.
-    const vf away = splat(0.0f) - x;
-    const vf capped = pick(away > 87.0f, splat(87.0f), away);
-    return x / (1.0f + exp_of(capped));
+    const vf capped = larger(x, splat(-87.0f));  // beyond, exp would overflow and silu is 0
+    return pick(x < -87.0f, vf{}, x / (1.0f + exp_of(splat(0.0f) - capped)));
 }
