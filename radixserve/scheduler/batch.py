@@ -6,10 +6,10 @@ Owns: the row arrays while they grow. Must not know: why a row is there.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from radixserve.ints import ceil_div
 from radixserve.plan import (
     CopyOrder,
     Int32,
@@ -23,11 +23,10 @@ from radixserve.plan import (
 from radixserve.scheduler.request import Request
 from radixserve.scheduler.sharing import shared_groups
 
-_PLACEHOLDER = np.zeros(1, np.int32)
+_LAST_SAMPLED = np.zeros(1, np.int32)  # stands for the id that the row's slot drew last
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedRow:
+class PlannedRow(NamedTuple):
     """computed_to: tokens computed once the row has run. scored_from: first prompt token that the
     row scores, None if it scores none."""
 
@@ -56,13 +55,11 @@ class StepBuilder:
         self._shares_prefixes = shares_prefixes
         self._rows: list[PlannedRow] = []
         self._slots: list[int] = []
-        self._positions: list[int] = []
-        self._lengths: list[int] = []
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._samples: list[bool] = []
         self._ids: list[Int32] = []
-        self._from_last: list[bool] = []
-        self._outputs: list[Output] = []
         self._pages: list[Int32] = []
-        self._samples: list[int] = []
         self._scores: list[ScoreRange] = []
         self.opened: list[Opened] = []
         self.copies: list[CopyOrder] = []
@@ -82,21 +79,21 @@ class StepBuilder:
         assert request.lease is not None
         assert request.slot is not None
         start = request.computed
-        n = end - start
-        self.budget -= n
-        scored_from = self._score(request, start, end)
+        self.budget -= end - start
+        scored_from = None if ids is None else self._score(request, start, end)
         self._rows.append(PlannedRow(request, end, samples, scored_from))
         self._slots.append(request.slot)
-        self._positions.append(start)
-        self._lengths.append(n)
-        self._ids.append(_PLACEHOLDER if ids is None else ids)
-        self._from_last.append(ids is None)
-        self._outputs.append(Output.SAMPLE if samples else Output.NONE)
-        self._pages.append(request.lease.pages[: ceil_div(end, self._page_size)].copy())
-        self._samples.append(end if samples else 0)
+        self._starts.append(start)
+        self._ends.append(end)
+        self._samples.append(samples)
+        self._ids.append(_LAST_SAMPLED if ids is None else ids)
+        self._pages.append(request.lease.pages[: -(-end // self._page_size)])
 
     def _score(self, request: Request, start: int, end: int) -> int | None:
-        """Logits at position p score the token at p + 1; the prompt's last token scores none."""
+        """Logits at position p score the token at p + 1; the prompt's last token scores none.
+
+        Only prefill rows score: by the time a request decodes, its prompt is done.
+        """
         if not request.wants_scores:
             return None
         first = max(start, request.scored - 1)
@@ -113,8 +110,10 @@ class StepBuilder:
         """The finished plan; at least one row."""
         indptr = np.zeros(len(self._pages) + 1, np.int32)
         np.cumsum([len(pages) for pages in self._pages], out=indptr[1:])
-        positions = np.asarray(self._positions, np.int32)
-        lengths = np.asarray(self._lengths, np.int32)
+        positions = np.asarray(self._starts, np.int32)
+        ends = np.asarray(self._ends, np.int32)
+        lengths = ends - positions
+        samples = np.asarray(self._samples, np.bool_)
         indices = np.concatenate(self._pages).astype(np.int32, copy=False)
         shared: tuple[SharedGroup, ...] = ()
         if self._shares_prefixes:
@@ -125,11 +124,11 @@ class StepBuilder:
             positions=positions,
             lengths=lengths,
             ids=np.concatenate(self._ids),
-            from_last=np.asarray(self._from_last, np.bool_),
-            outputs=np.asarray(self._outputs, np.int8),
+            from_last=np.asarray([ids is _LAST_SAMPLED for ids in self._ids], np.bool_),
+            outputs=np.where(samples, np.int8(Output.SAMPLE), np.int8(Output.NONE)),
             page_indptr=indptr,
             page_indices=indices,
-            samples=np.asarray(self._samples, np.int32),
+            samples=np.where(samples, ends, np.int32(0)),
             opened=tuple(self.opened),
             closed=closed,
             copies=tuple(self.copies),

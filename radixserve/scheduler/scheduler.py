@@ -212,13 +212,13 @@ class Scheduler:
     def _plan_decode(self, builder: StepBuilder, request: Request) -> None:
         if not request.wants_decode:
             return
-        assert request.lease is not None
+        lease = request.lease
+        assert lease is not None
         end = request.seq_len
-        while not self._cache.grow(request.lease, end):
-            if not self._retract(builder):
-                return
-            if request.phase is not Phase.RUNNING:
-                return
+        if end > len(lease.pages) * self._cache.page_size:
+            while not self._cache.grow(lease, end):
+                if not self._retract(builder) or request.phase is not Phase.RUNNING:
+                    return
         builder.add(request, end, None, samples=True)
         self._launch(request, end, samples=True)
 
