@@ -1,12 +1,14 @@
 """How one request wants its tokens chosen.
 
-Owns: SamplingParams, checked on construction (also when decoded from the wire), so code
-below the border trusts every field. Must not know: HTTP, tokenizers, tensors.
+Owns: SamplingParams and Constraint, checked on construction (also when decoded from the wire), so
+code below the border trusts every field. Must not know: HTTP, tokenizers, tensors, what a schema
+means.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Literal, get_args
 
 import msgspec
 
@@ -20,6 +22,17 @@ MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
 GREEDY_BELOW = 1e-6
 SEED_LIMIT = 2**63
+
+ConstraintKind = Literal["json_schema", "json_object", "regex", "ebnf", "choice", "structural_tag"]
+Whitespace = Literal["fixed", "bounded"]
+MAX_CONSTRAINT_BYTES: dict[ConstraintKind, int] = {
+    "json_schema": 256 * 1024,
+    "json_object": 0,
+    "regex": 8 * 1024,
+    "ebnf": 64 * 1024,
+    "choice": 256 * 1024,
+    "structural_tag": 64 * 1024,
+}
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -114,6 +127,35 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     @property
     def greedy(self) -> bool:
         return self.temperature < GREEDY_BELOW
+
+
+class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the output must match, wholly.
+
+    value: JSON text of the schema, the pattern, the grammar, or a JSON list of the choices; empty
+    for json_object. whitespace: blanks around JSON punctuation, one fixed spelling or runs of at
+    most 8.
+    """
+
+    kind: ConstraintKind
+    value: str = ""
+    whitespace: Whitespace = "fixed"
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(ConstraintKind):
+            raise InvalidRequest(f"no such constraint: {self.kind!r}", param="kind")
+        _a(self.kind, self.value, str, "a string")
+        if self.whitespace not in get_args(Whitespace):
+            raise InvalidRequest(
+                f'whitespace is "fixed" or "bounded", not {self.whitespace!r}', param="whitespace"
+            )
+        if _has_lone_surrogate(self.value):
+            raise InvalidRequest(f"{self.kind} holds a lone surrogate", param=self.kind)
+        size, limit = len(self.value.encode()), MAX_CONSTRAINT_BYTES[self.kind]
+        if size > limit:
+            raise InvalidRequest(
+                f"{self.kind} has {size} bytes, at most {limit} are possible", param=self.kind
+            )
 
 
 def _a(name: str, value: object, kind: type, wanted: str) -> None:

@@ -1,0 +1,310 @@
+"""Reads a JSON Schema of any draft into one form.
+
+Owns: which keywords there are, the shape of their values, older spellings, references. The result
+is a 2020-12 schema without annotations, whose references all point into `definitions`. Must not
+know: what can be enforced.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import unquote
+
+from radixserve.grammar.refusal import refused
+
+Schema = bool | dict[str, Any]
+
+MAX_DEPTH = 64
+MAX_ENUM = 4096
+MAX_SCHEMAS = 8192
+TYPES = ("null", "boolean", "object", "array", "number", "integer", "string")
+
+_SCHEMAS = frozenset(
+    {
+        "additionalProperties",
+        "not",
+        "if",
+        "then",
+        "else",
+        "contains",
+        "propertyNames",
+        "unevaluatedProperties",
+        "unevaluatedItems",
+        "items",
+    }
+)
+_LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_MAPS = frozenset({"properties", "patternProperties", "dependentSchemas"})
+_COUNTED = ("Length", "Items", "Properties", "Contains")
+_COUNTS = frozenset(bound + what for bound in ("min", "max") for what in _COUNTED)
+_NUMBERS = frozenset(["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"])
+_NEVER = {
+    "$dynamicRef": "dynamic references are not supported",
+    "$recursiveRef": "dynamic references are not supported",
+    "extends": "draft 3 is not supported",
+    "disallow": "draft 3 is not supported",
+    "divisibleBy": "draft 3 is not supported",
+}
+
+
+class Document:
+    """One schema, read. `root` is its form; `definitions` what its references name.
+
+    Raises InvalidRequest with pointer and keyword where the schema is malformed.
+    """
+
+    def __init__(self, raw: object) -> None:
+        self._raw = raw
+        self._names: dict[str, str] = {}
+        self._pointers: dict[int, str] = {}
+        self._count = 0
+        self._pending: list[tuple[str, str]] = []
+        self.definitions: dict[str, Schema] = {}
+        self.root = self._read(raw, "", 0)
+        while self._pending:
+            pointer, name = self._pending.pop()
+            self.definitions[name] = self._read(self._at(pointer, pointer), pointer, 0)
+
+    def pointer(self, schema: Schema, otherwise: str) -> str:
+        """Where `schema` stands in the text as sent."""
+        return self._pointers.get(id(schema), otherwise)
+
+    def standalone(self) -> dict[str, Any]:
+        """The document as one 2020-12 schema, for a validator."""
+        return {"allOf": [self.root], "$defs": self.definitions}
+
+    def whole(self) -> Schema:
+        """The document as one schema that reads as itself: the one text of all that mean the
+        same."""
+        if not self.definitions or isinstance(self.root, bool):
+            return self.root
+        return {**self.root, "$defs": self.definitions}
+
+    def target(self, reference: str) -> Schema:
+        """What a reference of the read form names."""
+        return self.definitions[reference.removeprefix("#/$defs/")]
+
+    def _read(self, raw: object, pointer: str, depth: int) -> Schema:
+        if isinstance(raw, bool):
+            return raw
+        if not isinstance(raw, dict):
+            raise refused(pointer, "", f"a schema is an object, true or false, not {_show(raw)}")
+        self._count += 1
+        if depth > MAX_DEPTH:
+            raise refused(pointer, "", f"schemas nested deeper than {MAX_DEPTH}")
+        if self._count > MAX_SCHEMAS:
+            raise refused(pointer, "", f"more than {MAX_SCHEMAS} subschemas")
+        raw = _modern(raw, pointer)
+        out: dict[str, Any] = {}
+        for keyword in sorted(raw):
+            value = self._keyword(keyword, raw[keyword], pointer, depth)
+            if value is not None:
+                out[keyword] = value
+        if "const" in raw:
+            out["const"] = raw["const"]
+        if not out:
+            return True
+        schema = _with_null(out) if raw.get("nullable") is True else out
+        self._pointers[id(schema)] = pointer
+        return schema
+
+    def _keyword(self, keyword: str, value: object, pointer: str, depth: int) -> object:
+        """The read value of one keyword; None for annotations and what stands elsewhere."""
+        below = f"{pointer}/{keyword}"
+        if keyword in _NEVER:
+            raise refused(pointer, keyword, _NEVER[keyword])
+        if keyword in _SCHEMAS:
+            return self._read(value, below, depth + 1)
+        if keyword in _LISTS:
+            items = _expect(value, list, pointer, keyword)
+            if not items:
+                raise refused(pointer, keyword, "needs at least one schema")
+            return [self._read(s, f"{below}/{i}", depth + 1) for i, s in enumerate(items)]
+        if keyword in _MAPS:
+            members = _expect(value, dict, pointer, keyword)
+            return {
+                name: self._read(s, f"{below}/{_step(name)}", depth + 1)
+                for name, s in members.items()
+            }
+        if keyword == "$ref":
+            return self._reference(_expect(value, str, pointer, keyword), pointer)
+        check = _PLAIN.get(keyword)
+        return check(value, pointer, keyword) if check else None
+
+    def _reference(self, reference: str, pointer: str) -> str:
+        target = self._resolve(reference, pointer)
+        if target not in self._names:
+            self._names[target] = f"d{len(self._names)}"
+            self._at(target, pointer)
+            self._pending.append((target, self._names[target]))
+        return f"#/$defs/{self._names[target]}"
+
+    def _resolve(self, reference: str, pointer: str) -> str:
+        """The JSON pointer that `reference` means."""
+        base = self._raw.get("$id", "") if isinstance(self._raw, dict) else ""
+        if isinstance(base, str) and base and reference.startswith(base.rstrip("#")):
+            reference = reference.removeprefix(base.rstrip("#")) or "#"
+        if reference.startswith("#"):
+            reference = reference[1:]
+        elif not reference.startswith(("/$defs/", "/definitions/")):
+            raise refused(pointer, "$ref", f"{reference!r} is outside this schema")
+        reference = unquote(reference)
+        if reference and not reference.startswith("/"):
+            return self._anchor(reference, pointer)
+        return reference
+
+    def _anchor(self, name: str, pointer: str) -> str:
+        found = [p for p, node in _walk(self._raw, "") if node.get("$anchor") == name]
+        found += [
+            p for p, node in _walk(self._raw, "") if "#" + name in (node.get("id"), node.get("$id"))
+        ]
+        if len(found) != 1:
+            raise refused(pointer, "$ref", f"no anchor {name!r} in this schema")
+        return found[0]
+
+    def _at(self, target: str, pointer: str) -> object:
+        value = self._raw
+        for step in target.split("/")[1:]:
+            step = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(value, dict) and step in value:
+                value = value[step]
+            elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
+                value = value[int(step)]
+            else:
+                raise refused(pointer, "$ref", f"nothing stands at #{target}")
+        return value
+
+
+def _walk(node: object, pointer: str) -> list[tuple[str, dict[str, Any]]]:
+    found: list[tuple[str, dict[str, Any]]] = []
+    stack = [(pointer, node)]
+    while stack:
+        at, value = stack.pop()
+        if isinstance(value, dict):
+            found.append((at, value))
+            stack.extend((f"{at}/{_step(str(k))}", v) for k, v in value.items())
+        elif isinstance(value, list):
+            stack.extend((f"{at}/{i}", v) for i, v in enumerate(value))
+    return found
+
+
+def _modern(raw: dict[str, Any], pointer: str) -> dict[str, Any]:
+    """Draft 4 to 7 spellings in those of 2020-12."""
+    out = dict(raw)
+    if isinstance(out.get("items"), list):
+        prefix, rest = out.pop("items"), out.pop("additionalItems", None)
+        if "prefixItems" in out:
+            raise refused(pointer, "items", "a list of items beside prefixItems")
+        if prefix:
+            out["prefixItems"] = prefix
+        if rest is not None:
+            out["items"] = rest
+    for bound, flag in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        if isinstance(out.get(flag), bool) and out.pop(flag) and bound in out:
+            out[flag] = out.pop(bound)
+    if "dependencies" in out:
+        _split_dependencies(out, pointer)
+    return out
+
+
+def _split_dependencies(out: dict[str, Any], pointer: str) -> None:
+    members = _expect(out.pop("dependencies"), dict, pointer, "dependencies")
+    for name, value in members.items():
+        kind = "dependentRequired" if isinstance(value, list) else "dependentSchemas"
+        out[kind] = {**out.get(kind, {}), name: value}
+
+
+def _with_null(out: dict[str, Any]) -> dict[str, Any]:
+    """OpenAPI 3.0: null is allowed beside what `type` names."""
+    if "type" in out and "null" not in out["type"]:
+        out = {**out, "type": [*out["type"], "null"]}
+    if "enum" in out and None not in out["enum"]:
+        out = {**out, "enum": [*out["enum"], None]}
+    return out
+
+
+def _step(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def _show(value: object) -> str:
+    text = repr(value)
+    return text if len(text) < 60 else text[:57] + "..."
+
+
+def _expect(value: object, kind: type, pointer: str, keyword: str) -> Any:
+    if not isinstance(value, kind):
+        names = {list: "a list", dict: "an object", str: "a string", bool: "true or false"}
+        raise refused(pointer, keyword, f"must be {names[kind]}, not {_show(value)}")
+    return value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _count(value: object, pointer: str, keyword: str) -> int:
+    if not _is_number(value) or value != int(value) or not 0 <= value < 2**31:  # type: ignore[operator,call-overload]
+        raise refused(pointer, keyword, f"must be a count, not {_show(value)}")
+    return int(value)  # type: ignore[call-overload,no-any-return]
+
+
+def _number(value: object, pointer: str, keyword: str) -> object:
+    if not _is_number(value):
+        raise refused(pointer, keyword, f"must be a number, not {_show(value)}")
+    if keyword == "multipleOf" and not value > 0:  # type: ignore[operator]
+        raise refused(pointer, keyword, "must be above 0")
+    return value
+
+
+def _types(value: object, pointer: str, keyword: str) -> list[str]:
+    names: list[str] = value if isinstance(value, list) else [value]  # type: ignore[list-item]
+    for name in names:
+        if name not in TYPES:
+            raise refused(pointer, keyword, f"no such type: {_show(name)}")
+    if not names:
+        raise refused(pointer, keyword, "needs at least one type")
+    return names
+
+
+def _enum(value: object, pointer: str, keyword: str) -> list[Any]:
+    values: list[Any] = _expect(value, list, pointer, keyword)
+    if not values or len(values) > MAX_ENUM:
+        raise refused(pointer, keyword, f"has {len(values)} values, 1 to {MAX_ENUM} are possible")
+    return values
+
+
+def _names(value: object, pointer: str, keyword: str) -> list[str]:
+    names: list[str] = _expect(value, list, pointer, keyword)
+    for name in names:
+        _expect(name, str, pointer, keyword)
+    return names
+
+
+def _dependent(value: object, pointer: str, keyword: str) -> dict[str, list[str]]:
+    members = _expect(value, dict, pointer, keyword)
+    return {name: _names(names, pointer, keyword) for name, names in members.items()}
+
+
+def _text(value: object, pointer: str, keyword: str) -> str:
+    text: str = _expect(value, str, pointer, keyword)
+    return text
+
+
+def _flag(value: object, pointer: str, keyword: str) -> bool | None:
+    return True if _expect(value, bool, pointer, keyword) else None
+
+
+_PLAIN: dict[str, Callable[[object, str, str], object]] = {
+    "type": _types,
+    "enum": _enum,
+    "required": _names,
+    "dependentRequired": _dependent,
+    "pattern": _text,
+    "format": _text,
+    "uniqueItems": _flag,
+    **dict.fromkeys(_COUNTS, _count),
+    **dict.fromkeys(_NUMBERS, _number),
+}
