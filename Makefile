@@ -19,7 +19,7 @@ NATIVE_SOURCES := setup.py $(wildcard kernels/cpu/src/*.cpp kernels/cpu/src/*.h)
 CHECK_PYTHON := import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 14) \
   else f"radixserve needs Python 3.11 to 3.13, this is {sys.version.split()[0]}: set PYTHON")
 
-.PHONY: help venv native model demo test lint serve nightly clean
+.PHONY: help venv native model demo test lint serve nightly sanitize clean
 
 help:
 	@echo "make demo     run a program on the embedded model"
@@ -27,6 +27,7 @@ help:
 	@echo "make lint     run the static checks"
 	@echo "make serve    serve the embedded model over HTTP"
 	@echo "make nightly  run every test, the long ones too"
+	@echo "make sanitize  run the tests of the native kernels under sanitizers"
 	@echo "make venv     make .venv with everything in it"
 	@echo "make native   compile the CPU kernels again where their sources have changed"
 	@echo "make clean    remove .venv and all caches"
@@ -48,7 +49,7 @@ $(STAMP): pyproject.toml constraints.txt
 	fi
 	$(BIN)/python -m pip install -q --disable-pip-version-check \
 	  -c .venv/constraints.txt $(PIP_ARGS) -e '.[dev]'
-	@touch $(STAMP)
+	@touch $(STAMP) $(NATIVE)
 
 # Without a compiler this says so and goes on: the runtime then computes in torch.
 $(NATIVE): $(STAMP) $(NATIVE_SOURCES)
@@ -73,6 +74,19 @@ test: model
 nightly: model
 	@echo "== every test, the slow ones too"
 	@RADIXSERVE_TEST_PROFILE=nightly $(BIN)/python -m pytest -m "slow or not slow" $(ARGS)
+	@$(MAKE) --no-print-directory sanitize
+
+# The tests of the native kernels on a build that checks addresses and undefined behaviour. Python
+# itself is not built so, which is why the runtime is loaded first and leaks are not looked for.
+SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined
+sanitize: venv
+	@echo "== native kernels under the address and undefined-behaviour sanitizers"
+	@CFLAGS="$(SANITIZE)" CXXFLAGS="$(SANITIZE)" LDFLAGS="$(SANITIZE)" $(BIN)/python setup.py -q \
+	  build_ext --force --build-lib build/sanitize --build-temp build/sanitize/objects
+	@LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	  RADIXSERVE_LIBRARY=build/sanitize/radixserve/kernels/cpu/libradixserve_cpu.so \
+	  $(BIN)/python -m pytest tests/kernels -k cpu $(ARGS)
 
 lint: venv
 	@echo "== ruff format"

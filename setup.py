@@ -35,6 +35,8 @@ class BuildLibrary(build_ext):
         return str(pathlib.Path(*fullname.split("."))) + ".so"
 
     def build_extension(self, ext: Extension) -> None:
+        # A library of an earlier build must not pass for this one.
+        pathlib.Path(self.get_ext_fullpath(ext.name)).unlink(missing_ok=True)
         objects = []
         for source in ext.sources:
             objects += self._compile(source)

@@ -33,3 +33,10 @@ def isa() -> str:
     """RADIXSERVE_ISA: path of the native kernels (avx512, avx2, neon, plain), off for torch alone;
     empty takes the machine's best."""
     return os.environ.get("RADIXSERVE_ISA", "")
+
+
+def native_library() -> pathlib.Path | None:
+    """RADIXSERVE_LIBRARY: a build of the native kernels to load instead of the installed one (the
+    sanitizer run)."""
+    value = os.environ.get("RADIXSERVE_LIBRARY")
+    return pathlib.Path(value) if value else None

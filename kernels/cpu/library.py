@@ -95,9 +95,10 @@ def _load() -> tuple[Library | None, str]:
     isa = env.isa()
     if isa == "off":
         return None, "RADIXSERVE_ISA=off"
-    if not _PATH.exists():
+    path = env.native_library() or _PATH
+    if not path.exists():
         return None, "no compiler at install"
     try:
-        return Library(_PATH, isa), ""
+        return Library(path, isa), ""
     except (OSError, ValueError) as error:
         return None, str(error)
