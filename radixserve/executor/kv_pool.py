@@ -5,8 +5,10 @@ Owns: the tensors of all layers and the copy orders between pages. Must not know
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from radixserve.attention.base import AttentionShape
@@ -26,10 +28,8 @@ class KvPool:
     ) -> None:
         size = (pages, page_size, shape.num_kv_heads, shape.head_dim)
         self.page_size = page_size
-        # zeros and not empty: a padded gather may read slots that nobody wrote yet, and NaN
-        # times a weight of zero is NaN.
-        self.k = [torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.num_layers)]
-        self.v = [torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.num_layers)]
+        self.k = [_zeros(size, dtype, device) for _ in range(shape.num_layers)]
+        self.v = [_zeros(size, dtype, device) for _ in range(shape.num_layers)]
 
     def copy(self, orders: Sequence[CopyOrder]) -> None:
         """Run copy orders, all sources being read as they were before the first of them."""
@@ -45,6 +45,16 @@ class KvPool:
         source = [o.source * self.page_size + i for o in orders for i in range(o.n)]
         destination = [o.destination * self.page_size + i for o in orders for i in range(o.n)]
         return torch.tensor(source, device=device), torch.tensor(destination, device=device)
+
+
+def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros, since a padded gather may read slots that nobody wrote yet, and NaN times a weight of
+    zero is NaN. On the CPU the system gives them page by page as they are first written, where
+    torch.zeros would write, and so take, the whole pool at start."""
+    if device.type != "cpu":
+        return torch.zeros(size, dtype=dtype, device=device)
+    count = math.prod(size) * dtype.itemsize
+    return torch.from_numpy(np.zeros(count, np.uint8)).view(dtype).view(size)
 
 
 def bytes_per_token(shape: AttentionShape, dtype: torch.dtype) -> int:

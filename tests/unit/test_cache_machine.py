@@ -8,18 +8,16 @@ it was recycled, read before it was written, or written twice shows as a wrong p
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from radixserve.cache.lease import Lease
 from radixserve.cache.prefix import PrefixCache
 from tests.cache_driver import ids
 from tests.cache_published import Published, Tokens, common
+from tests.cache_steps import Running, Step
 
 PAGES = 12
 Prefix = tuple[str, Tokens]
@@ -32,28 +30,6 @@ BASES: list[Tokens] = [
 prompts = st.tuples(st.integers(0, 5), st.integers(0, 20), st.lists(st.integers(0, 2), max_size=4))
 picks = st.integers(0, 5)
 rarely = st.sampled_from([""] * 8 + ["flush", "fail"])
-
-
-@dataclass(eq=False)
-class Running:
-    lease: Lease
-    namespace: str
-    tokens: Tokens
-    prompt: int
-    cap: int
-    computed: int  # planned, launched or matched
-    launched: int = 0  # covered by launched steps
-    published: int = 0  # whole pages
-    in_flight: int = 0
-    is_planned: bool = False
-
-
-@dataclass
-class Step:
-    number: int
-    rows: list[tuple[Running, int, int, list[int]]] = field(default_factory=list)
-    copies: list[tuple[int, int, int]] = field(default_factory=list)
-    written: list[tuple[int, int]] = field(default_factory=list)
 
 
 class World(RuleBasedStateMachine):
