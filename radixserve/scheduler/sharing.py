@@ -8,7 +8,6 @@ it is the same too, because pages are shared along paths of the tree.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from radixserve.plan import Int32, SharedGroup
 
@@ -31,63 +30,41 @@ def shared_groups(
     Example, page_size 64, three decode rows with the pages [7, 2, 4], [7, 2, 5] and [7, 3]:
     (SharedGroup((0, 1, 2), 0, 1), SharedGroup((0, 1), 1, 2)).
     """
-    rows = np.flatnonzero((lengths <= MAX_QUERIES) & (positions >= MIN_TOKENS))
-    if len(rows) < 2:
+    usable = np.where(lengths <= MAX_QUERIES, positions // page_size, 0)
+    tables = page_indptr[:-1]
+    places = np.arange(len(page_indices), dtype=np.int32) - np.repeat(tables, np.diff(page_indptr))
+    inside = places < np.repeat(usable, np.diff(page_indptr))
+    pages, places = page_indices[inside], places[inside]
+    if not len(pages):
         return ()
-    first = page_indices[page_indptr[rows]]
-    order = first.argsort(kind="stable")
-    ordered = first[order]
-    is_twin = np.zeros(len(rows) + 1, np.bool_)
-    np.equal(ordered[1:], ordered[:-1], out=is_twin[1:-1])
-    rows = rows[order[is_twin[1:] | is_twin[:-1]]]
-    if not len(rows):
-        return ()
-    rows, common = _ordered(rows, page_indptr, page_indices, positions // page_size)
-    return tuple(_nested(rows.tolist(), common.tolist(), -(-MIN_TOKENS // page_size)))
+    # How many rows have a page falls along each path; where it does, a group ends.
+    holders = np.bincount(pages)[pages]
+    is_last = np.ones(len(pages), np.bool_)
+    np.logical_or(holders[1:] != holders[:-1], places[1:] == 0, out=is_last[:-1])
+    ends = np.flatnonzero(is_last & (holders > 1))
+    rows = np.searchsorted(np.cumsum(usable), ends, side="right")
+    order = np.lexsort((rows, pages[ends], places[ends]))
+    ends, rows = ends[order], rows[order]
+    return tuple(_worthy(rows.tolist(), holders[ends].tolist(), places[ends].tolist(), page_size))
 
 
-def _ordered(
-    rows: npt.NDArray[np.int64], page_indptr: Int32, page_indices: Int32, usable: Int32
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Rows so that those with a common beginning are neighbours, and the length in pages of what
-    each has in common with the one before: [len(rows)], 0 for the first."""
-    counts = usable[rows]
-    width = int(counts.max())
-    places = np.arange(width)
-    inside = places < counts[:, None]
-    pages = page_indices[np.where(inside, page_indptr[rows][:, None] + places, 0)]
-    pages = np.where(inside, pages + 1, 0)  # 0: no page
-    keys = np.ascontiguousarray(pages.astype(">u4")).view(f"S{4 * width}")[:, 0]
-    order = keys.argsort(kind="stable")
-    pages = pages[order]
-    differs = np.ones((len(rows), width + 1), np.bool_)
-    np.not_equal(pages[1:], pages[:-1], out=differs[1:, :width])
-    differs[1:, :width] |= pages[1:] == 0
-    differs[0, 0] = True
-    return rows[order], differs.argmax(axis=1)
+def _worthy(
+    rows: list[int], sizes: list[int], last_pages: list[int], page_size: int
+) -> list[SharedGroup]:
+    """The groups that reach far enough beyond those around them.
 
-
-def _nested(rows: list[int], common: list[int], least: int) -> list[SharedGroup]:
-    """Groups of at least two rows and `least` pages, from the neighbours' common beginnings.
-
-    common: pages that each row has in common with the one before.
+    The three lists have one entry for each row of each group, a group's side by side and outer
+    groups first: the row, how many the group has, the place of its last page.
     """
-    found: list[tuple[int, int, int]] = []  # first row, last row + 1, pages
-    open_at: list[tuple[int, int]] = []  # first row, pages
-    for at, pages in enumerate([*common[1:], 0], start=1):
-        start = at - 1
-        while open_at and open_at[-1][1] > pages:
-            start, depth = open_at.pop()
-            found.append((start, at, depth))
-        if pages and (not open_at or open_at[-1][1] < pages):
-            open_at.append((start, pages))
-    found.sort(key=lambda group: group[2])
-    begins = [0] * len(rows)
+    least = -(-MIN_TOKENS // page_size)
+    begins: dict[int, int] = {}
     groups = []
-    for first, end, pages in found:
-        begin = begins[first]
-        if pages - begin < least:
-            continue
-        begins[first:end] = [pages] * (end - first)
-        groups.append(SharedGroup(tuple(sorted(rows[first:end])), begin, pages))
+    at = 0
+    while at < len(rows):
+        members = rows[at : at + sizes[at]]
+        begin, end = begins.get(members[0], 0), last_pages[at] + 1
+        at += len(members)
+        if end - begin >= least:
+            begins.update(dict.fromkeys(members, end))
+            groups.append(SharedGroup(tuple(members), begin, end))
     return groups
