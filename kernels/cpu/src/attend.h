@@ -105,9 +105,9 @@ struct PairMode {
         return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
     }
     RS_INLINE vf put_weights(uint32_t* to, int vector, vf weights) {
-        const vh half = rounded(weights);
-        __builtin_memcpy(reinterpret_cast<char*>(to) + vector * sizeof half, &half, sizeof half);
-        return (vf)(__builtin_convertvector(half, vu) << 16);
+        const __m256i half = (__m256i)_mm512_cvtneps_pbh((__m512)weights);
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to) + vector, half);
+        return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16);
     }
     RS_INLINE void put_query(uint32_t* to, const uint16_t* from, int64_t dim) {
         __builtin_memcpy(to, from, static_cast<size_t>(dim) * sizeof(uint16_t));
@@ -130,16 +130,32 @@ struct PairMode {
             }
         }
     }
+    // Words of one register and of another taken in turn, from `first` on.
+    RS_INLINE __m512i interleaving(int first) {
+        alignas(64) uint16_t place[32];
+        for (int i = 0; i < 32; ++i)
+            place[i] = static_cast<uint16_t>(first + i / 2 + (i % 2 ? 32 : 0));
+        return _mm512_load_si512(place);
+    }
     static void put_values(uint32_t* to, const uint16_t* const* rows, int64_t dim,
                            int64_t padded) {
         // The low half of a word is the token with the even number.
+        const __m512i low = interleaving(0), high = interleaving(16);
         for (int t = 0; t < kBlock; t += 2) {
-            for (int64_t d = 0; d < padded; d += kLanes) {
-                const auto half = [&](const uint16_t* row) {
-                    return row != nullptr ? (vu)load_upto(row + d, dim - d) : vu{};
+            uint32_t* row = to + t / 2 * padded;
+            int64_t d = 0;
+            for (; d + 32 <= dim && rows[t + 1] != nullptr; d += 32) {
+                const __m512i even = _mm512_loadu_si512(rows[t] + d);
+                const __m512i odd = _mm512_loadu_si512(rows[t + 1] + d);
+                _mm512_storeu_si512(row + d, _mm512_permutex2var_epi16(even, low, odd));
+                _mm512_storeu_si512(row + d + 16, _mm512_permutex2var_epi16(even, high, odd));
+            }
+            for (; d < padded; d += kLanes) {
+                const auto half = [&](const uint16_t* from) {
+                    return from != nullptr ? (vu)load_upto(from + d, dim - d) : vu{};
                 };
                 const vu pair = half(rows[t]) >> 16 | half(rows[t + 1]);
-                __builtin_memcpy(to + t / 2 * padded + d, &pair, sizeof pair);
+                __builtin_memcpy(row + d, &pair, sizeof pair);
             }
         }
     }
@@ -248,18 +264,16 @@ static void attend_queries(const Attend& a, const AttendItem& item, const Work& 
     for (; d < w.dim; d += kLanes) add_values<Mode, Q, 1>(w, weights, first, d);
 }
 
-// Ask for the block after this one: its pages lie anywhere.
-static void prefetch_block(const Attend& a, const AttendItem& item, int32_t t0) {
-    const int64_t head = a.head_dim * static_cast<int64_t>(size_of(a.dtype));
-    const int64_t bytes = item.kv_heads * head;
+// Where in the caches the tokens of a block are, for the first of the item's heads; -1 past t1. An
+// offset is in elements.
+static void locate_block(const Attend& a, const AttendItem& item, int32_t t0, int64_t* places) {
     int64_t page = t0 / a.page_size, offset = t0 % a.page_size;
-    for (int32_t t = t0; t < t0 + kBlock && t < item.t1; ++t) {
-        const int64_t slot = item.pages[page] * a.page_size + offset;
-        const int64_t place = (slot * a.num_kv_heads + item.kv_head) * head;
-        for (int64_t line = 0; line < bytes; line += 64) {
-            __builtin_prefetch(static_cast<const char*>(a.k_cache) + place + line);
-            __builtin_prefetch(static_cast<const char*>(a.v_cache) + place + line);
-        }
+    const int64_t token_size = a.num_kv_heads * a.head_dim;
+    for (int32_t i = 0; i < kBlock; ++i) {
+        places[i] = -1;
+        if (t0 + i >= item.t1) continue;
+        places[i] = (item.pages[page] * a.page_size + offset) * token_size +
+                    item.kv_head * a.head_dim;
         if (++offset == a.page_size) {
             offset = 0;
             ++page;
@@ -267,26 +281,30 @@ static void prefetch_block(const Attend& a, const AttendItem& item, int32_t t0) 
     }
 }
 
+static void prefetch_block(const Attend& a, const AttendItem& item, const int64_t* places) {
+    const int64_t bytes = item.kv_heads * a.head_dim * static_cast<int64_t>(size_of(a.dtype));
+    for (int32_t i = 0; i < kBlock && places[i] >= 0; ++i) {
+        const char* k = static_cast<const char*>(at(a.k_cache, places[i], a.dtype));
+        const char* v = static_cast<const char*>(at(a.v_cache, places[i], a.dtype));
+        for (int64_t line = 0; line < bytes; line += 64) {
+            __builtin_prefetch(k + line);
+            __builtin_prefetch(v + line);
+        }
+    }
+}
+
+// head: of the item's.
 template <class Mode>
-static void attend_block(const Attend& a, const AttendItem& item, const Work& w, int32_t t0) {
+static void attend_block(const Attend& a, const AttendItem& item, const Work& w, int32_t t0,
+                         const int64_t* places, int32_t head) {
     typedef typename Mode::Type T;
     const T* k_rows[kBlock];
     const T* v_rows[kBlock];
-    const int32_t n = item.t1 - t0 < kBlock ? item.t1 - t0 : kBlock;
-    int64_t page = t0 / a.page_size, offset = t0 % a.page_size;
-    for (int32_t i = 0; i < kBlock; ++i) {
-        if (i >= n) {  // never read: a page's tail may hold anything
-            k_rows[i] = v_rows[i] = nullptr;
-            continue;
-        }
-        const int64_t slot = item.pages[page] * a.page_size + offset;
-        const int64_t place = (slot * a.num_kv_heads + item.kv_head) * a.head_dim;
-        k_rows[i] = static_cast<const T*>(a.k_cache) + place;
-        v_rows[i] = static_cast<const T*>(a.v_cache) + place;
-        if (++offset == a.page_size) {
-            offset = 0;
-            ++page;
-        }
+    for (int32_t i = 0; i < kBlock; ++i) {  // what is past the end may be anything: never read
+        const bool is_there = places[i] >= 0;
+        const int64_t place = places[i] + head * a.head_dim;
+        k_rows[i] = is_there ? static_cast<const T*>(a.k_cache) + place : nullptr;
+        v_rows[i] = is_there ? static_cast<const T*>(a.v_cache) + place : nullptr;
     }
     Mode::put_keys(w.k, k_rows, a.head_dim);
     Mode::put_values(w.v, v_rows, a.head_dim, w.dim);
@@ -406,29 +424,29 @@ static void take_queries(const Attend& a, const AttendItem& item, const Work& w)
     }
 }
 
-// Heads take turns block by block: their rows of K and V are neighbours in memory.
+// Heads take turns block by block: their rows of K and V are neighbours in memory. The next block
+// is asked for while this one is computed: its pages lie anywhere.
 template <class Mode>
 static void attend_in(const Attend& a, const AttendItem& item, void* scratch) {
     const Work w = work_in(a, item, scratch);
-    const auto each_head = [&](auto&& body) {
-        for (int32_t h = 0; h < item.kv_heads; ++h) body(head_of(item, h), head_of(w, item, h));
-    };
-    each_head([&](const AttendItem& one, const Work& part) {
-        take_queries<Mode>(a, one, part);
-        begin_states(a, one, part);
-    });
-    for (int32_t t = item.t0; t < item.t1; t += kBlock) {
-        prefetch_block(a, item, t + kBlock);
+    for (int32_t h = 0; h < item.kv_heads; ++h) {
+        take_queries<Mode>(a, head_of(item, h), head_of(w, item, h));
+        begin_states(a, head_of(item, h), head_of(w, item, h));
+    }
+    int64_t places[2][kBlock];
+    locate_block(a, item, item.t0, places[0]);
+    for (int32_t t = item.t0, turn = 0; t < item.t1; t += kBlock, turn ^= 1) {
+        locate_block(a, item, t + kBlock, places[turn ^ 1]);
+        prefetch_block(a, item, places[turn ^ 1]);
         const bool is_end = t + kBlock >= item.t1 || (t + kBlock) % kSegment == 0;
-        each_head([&](const AttendItem& one, const Work& part) {
-            attend_block<Mode>(a, one, part, t);
-            if (is_end) end_segment(a, one, part, t / kSegment);
-        });
+        for (int32_t h = 0; h < item.kv_heads; ++h) {
+            attend_block<Mode>(a, item, head_of(w, item, h), t, places[turn], h);
+            if (is_end) end_segment(a, head_of(item, h), head_of(w, item, h), t / kSegment);
+        }
     }
     if (!item.is_whole) return;
-    each_head([&](const AttendItem& one, const Work& part) {
-        write_out<typename Mode::Type>(a, one, part);
-    });
+    for (int32_t h = 0; h < item.kv_heads; ++h)
+        write_out<typename Mode::Type>(a, head_of(item, h), head_of(w, item, h));
 }
 
 static void attend(const Attend& a, const AttendItem& item, void* scratch) {
