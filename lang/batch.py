@@ -36,12 +36,13 @@ class Batch:
         Raises the first error of any job. Closing it cancels what is running.
         """
         waiting: deque[Future[ProgramState | None]] = deque()
-        jobs, done = iter(self._jobs), 0
+        jobs, started, done = iter(self._jobs), 0, 0
         with ThreadPoolExecutor(self._workers, thread_name_prefix="radixserve-batch") as pool:
             try:
                 while True:
                     while len(waiting) < ahead and (job := next(jobs, None)) is not None:
-                        waiting.append(pool.submit(self._work, job))
+                        waiting.append(pool.submit(self._work, job, started))
+                        started += 1
                     if not waiting:
                         return
                     state = waiting.popleft().result()
@@ -57,7 +58,7 @@ class Batch:
         if self._error is not None:
             raise self._error
 
-    def _work(self, job: Job) -> ProgramState | None:
+    def _work(self, job: Job, item: int) -> ProgramState | None:
         """None when the batch has been stopped, by this job's error or before it."""
         with self._lock:
             if self._error is not None:
@@ -68,6 +69,7 @@ class Batch:
             job(run)
         except BaseException as error:
             # A program thread's border: kept here, raised to the caller by results().
+            error.add_note(f"raised by item {item} of run_batch")
             self._stop(error)
             return None
         finally:

@@ -19,6 +19,10 @@ __version__ = "0.1.0"
 __all__ = ["Engine", "RadixServeError", "RequestError", *_lang_names]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     if name == "Engine":
         from radixserve.engine import Engine

@@ -59,8 +59,11 @@ class Engine:
         """Run one prompt or a list of prompts to the end; a list in gives a list out.
 
         fields: the rest of a /generate body (input_ids=.., input=[parts], return_logprob=True, ..).
-        Returns {"text", "output_ids", "meta_info"}, or a list of them.
+        Returns {"text", "output_ids", "meta_info"}, or a list of them; with stream=True the
+        iterator of stream().
         """
+        if fields.get("stream"):
+            return self.submit(_body(prompt, sampling_params, fields))
         return self._run(self._service.generate(_body(prompt, sampling_params, fields)))
 
     def stream(
@@ -78,14 +81,19 @@ class Engine:
         sampling_params: dict[str, Any] | list[dict[str, Any]] | None = None,
         **fields: Any,
     ) -> Any:
-        """generate() for any event loop; cancelling the task aborts the request."""
+        """generate() for any event loop; cancelling the task aborts the request.
+
+        With stream=True it returns the iterator of async_stream().
+        """
+        if fields.pop("stream", False):
+            return self.async_stream(prompt, sampling_params, **fields)
         body = _body(prompt, sampling_params, fields)
         return await asyncio.wrap_future(self._call(self._service.generate(body)))
 
     async def async_stream(
         self,
-        prompt: str | None = None,
-        sampling_params: dict[str, Any] | None = None,
+        prompt: str | list[str] | None = None,
+        sampling_params: dict[str, Any] | list[dict[str, Any]] | None = None,
         **fields: Any,
     ) -> AsyncIterator[Reply]:
         """stream() for any event loop; closing the iterator aborts the request."""

@@ -37,6 +37,8 @@ class RuntimeEndpoint:
             raise NotImplementedError(
                 "chat_template_name is not implemented: the model's own template is used"
             )
+        if not base_url.startswith(("http://", "https://")):
+            raise ValueError(f"base_url {base_url!r} must begin with http:// or https://")
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._client = httpx.Client(
             base_url=base_url.rstrip("/"),
@@ -112,7 +114,8 @@ def _refusal(response: httpx.Response) -> BackendError:
     try:
         return _envelope(response.status_code, response.json()["error"])
     except (ValueError, KeyError, TypeError):
-        return BackendError(response.status_code, "http_error", response.text[:500])
+        where = response.request.url
+        return BackendError(response.status_code, "http_error", f"{where}: {response.text[:500]}")
 
 
 def _envelope(status: int, error: dict[str, Any]) -> BackendError:
@@ -120,5 +123,9 @@ def _envelope(status: int, error: dict[str, Any]) -> BackendError:
     return BackendError(status, str(code), str(error.get("message")), error.get("param"))
 
 
-def _lost(error: Exception) -> BackendError:
-    return BackendError(0, "connection_error", f"{type(error).__name__}: {error}")
+def _lost(error: httpx.HTTPError) -> BackendError:
+    try:
+        where = f" ({error.request.url})"
+    except RuntimeError:  # httpx raised it before there was a request
+        where = ""
+    return BackendError(0, "connection_error", f"{type(error).__name__}: {error}{where}")

@@ -94,8 +94,6 @@ def _check_together(config: Config) -> None:
 
 
 def _resolve_model(model: ModelConfig, machine: Machine) -> ModelConfig:
-    if model.device == "cuda":
-        raise ConfigError("--device cuda: only cpu is supported so far")
     chosen: dict[str, str | int] = {}
     if model.device == "auto":
         reason = "the GPU here is not supported so far" if machine.has_gpu else "no GPU here"

@@ -26,9 +26,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         Literal["auto", "float32", "bfloat16", "float16"],
         Doc(description="auto: bfloat16 where the device is fast at it, else float32"),
     ] = "auto"
-    device: Annotated[Literal["auto", "cpu", "cuda"], Doc(description="where the model runs")] = (
-        "auto"
-    )
+    device: Annotated[Literal["auto", "cpu"], Doc(description="where the model runs")] = "auto"
     attention: Annotated[
         Literal["auto", "reference", "cpu", "native"], Doc(description="attention backend")
     ] = "auto"

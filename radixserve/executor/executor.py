@@ -191,9 +191,12 @@ def load_executor(config: Config, valid_ids: int) -> LoadedExecutor:
     backend = select.choose(config.model.attention, device)
     attention = backend(shape, config.cache.page_size, pool.k, pool.v)
     sampling = SamplingBatch(slots, spec.vocab_size, device, valid_ids, native)
+    logger.info("%s, %s on %s", spec.architecture, config.model.dtype, device)
     logger.info(
-        "%s, %s on %s, %d pages of %d tokens",
-        spec.architecture, config.model.dtype, device, pages, config.cache.page_size,
-    )  # fmt: skip
+        "KV pool: %d tokens in pages of %d, up to %d MiB (--kv-tokens sets it)",
+        pages * config.cache.page_size,
+        config.cache.page_size,
+        pool.num_bytes >> 20,
+    )
     executor = Executor(model, pool, attention, sampling, slots, device)
     return LoadedExecutor(executor, pages, spec.context_len, config.model.dtype)

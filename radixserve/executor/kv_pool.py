@@ -40,6 +40,11 @@ class KvPool:
             flat = cache.view(-1, *cache.shape[2:])
             flat.index_copy_(0, destination, flat.index_select(0, source))
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the whole pool, whether used yet or not."""
+        return sum(cache.nbytes for cache in (*self.k, *self.v))
+
     def _token_slots(self, orders: Sequence[CopyOrder]) -> tuple[torch.Tensor, torch.Tensor]:
         device = self.k[0].device
         source = [o.source * self.page_size + i for o in orders for i in range(o.n)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import pathlib
 from collections.abc import Callable
@@ -291,3 +292,20 @@ def test_closed_engine_says_so(start) -> None:
     engine.close()
     with pytest.raises(EngineDead):
         greedy(engine, [5, 6])
+
+
+def test_generate_with_stream_is_the_stream(engine: Engine) -> None:
+    """SGLang's spelling."""
+    whole = greedy(engine, prompt_of(7), 5)
+    params = GREEDY | {"max_new_tokens": 5}
+    chunks = list(engine.generate(input_ids=prompt_of(7), sampling_params=params, stream=True))
+    assert len(chunks) > 1
+    assert chunks[-1]["output_ids"] == whole["output_ids"]
+
+    async def run() -> list[Any]:
+        stream = await engine.async_generate(
+            input_ids=prompt_of(7), sampling_params=params, stream=True
+        )
+        return [chunk async for chunk in stream]
+
+    assert asyncio.run(run())[-1]["output_ids"] == whole["output_ids"]

@@ -171,3 +171,15 @@ def test_nobody_listens():
     assert "ConnectError" in caught.value.message
     assert caught.value.status == 0
     assert caught.value.__cause__ is not None
+
+
+def test_an_address_without_a_scheme_is_refused_at_once():
+    with pytest.raises(ValueError, match="http://"):
+        sgl.RuntimeEndpoint("127.0.0.1:30000")
+
+
+def test_a_lost_connection_names_the_address():
+    endpoint = sgl.RuntimeEndpoint("http://127.0.0.1:9")
+    with pytest.raises(sgl.BackendError, match=r"http://127\.0\.0\.1:9/get_model_info"):
+        endpoint.get_model_info()
+    endpoint.close()

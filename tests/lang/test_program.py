@@ -205,3 +205,15 @@ def test_batch_as_a_generator_runs_a_bounded_number_ahead():
 def test_progress_goes_to_standard_error(capsys):
     echo.run_batch([("a",), ("b",)], backend=sgl.Mock(["1", "2"]), progress_bar=True)
     assert capsys.readouterr().err == "\r1/2\r2/2\n"
+
+
+def test_an_error_of_a_batch_names_its_item():
+    @sgl.function
+    def picky(s, word):
+        if word == "b":
+            raise LookupError("no b")
+        s += word
+
+    with pytest.raises(LookupError, match="no b") as caught:
+        picky.run_batch([("a",), ("b",), ("a",)], backend=sgl.Mock([]), num_threads=1)
+    assert caught.value.__notes__ == ["raised by item 1 of run_batch"]

@@ -123,7 +123,6 @@ def test_numbers_out_of_bounds_are_refused_by_flag(setting):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"device": "cuda"}, "--device cuda"),
         ({"tp_size": 2}, "--tp-size 2"),
         ({"kv_tokens": 15}, "--kv-tokens 15 .*--page-size 16"),
         ({"chunk": 15}, "--chunk 15 .*--page-size 16"),
@@ -143,8 +142,8 @@ def test_what_cannot_run_is_refused_by_flag(overrides, message):
         resolve(configure(**overrides), PLAIN)
 
 
-def test_a_refusal_does_not_depend_on_the_machine():
-    with pytest.raises(ConfigError, match="--device cuda"):
+def test_a_device_that_is_not_supported_is_refused_on_every_machine():
+    with pytest.raises(ConfigError, match="device"):
         resolve(configure(device="cuda"), SERVER)
 
 

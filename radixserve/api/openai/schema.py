@@ -127,7 +127,7 @@ REFUSED_CHAT: dict[str, tuple[Any, ...]] = {
     **REFUSED,
     "tools": ([],),
     "tool_choice": ("none", "auto"),
-    "parallel_tool_calls": (True,),
+    "parallel_tool_calls": (True, False),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
