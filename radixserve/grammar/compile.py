@@ -1,0 +1,234 @@
+"""Compiles constraints off the loop.
+
+Owns: the child that compiles, its time limit, the cache, who waits for what. Must not know: tokens
+of a request beyond its matcher, the scheduler.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+import xgrammar
+
+from radixserve.errors import InternalError, InvalidRequest, QueueFull, RequestError, request_error
+from radixserve.grammar import worker
+from radixserve.grammar.pool import Matcher
+from radixserve.grammar.refusal import CODE
+from radixserve.grammar.vocabulary import Vocabulary
+from radixserve.log import logger
+from radixserve.wire.params import Constraint
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """seconds: one compilation. cache_bytes: compiled grammars kept, by their size in memory.
+    answer_bytes: one compiled grammar as it crosses from the child. waiting: distinct constraints
+    that may wait. start_seconds: until a child is ready."""
+
+    seconds: float = 10.0
+    cache_bytes: int = 256 * 1024**2
+    answer_bytes: int = 128 * 1024**2
+    waiting: int = 64
+    start_seconds: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    rid: str
+    stop_ids: tuple[int, ...]
+
+
+_Outcome = tuple[xgrammar.CompiledGrammar, int] | RequestError
+
+
+class Compiler:
+    """Turns constraints, as `check` returns them, into matchers.
+
+    Equal constraints compile once, also when they arrive together. Failures are not kept. All verbs
+    are for one thread, the loop's; none of them waits.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, limits: Limits | None = None) -> None:
+        self._vocabulary = vocabulary
+        self._limits = limits or Limits()
+        self._kept: OrderedDict[Constraint, tuple[xgrammar.CompiledGrammar, int]] = OrderedDict()
+        self._kept_bytes = 0
+        self._waiting: dict[Constraint, list[_Waiting]] = {}
+        self._ready: list[tuple[str, Matcher | RequestError]] = []
+        self._jobs: queue.SimpleQueue[Constraint | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[Constraint, _Outcome]] = queue.SimpleQueue()
+        self._dropped: set[Constraint] = set()
+        self._child = _Child(vocabulary, self._limits)
+        self._thread = threading.Thread(target=self._work, name="grammar", daemon=True)
+        self._thread.start()
+
+    def submit(self, rid: str, constraint: Constraint, stop_ids: Iterable[int] = ()) -> None:
+        """Ask for a matcher for request `rid`; poll brings it. stop_ids: the request's own."""
+        who = _Waiting(rid, tuple(stop_ids))
+        if constraint in self._kept:
+            self._kept.move_to_end(constraint)
+            self._ready.append((rid, self._matcher(self._kept[constraint][0], who)))
+        elif constraint in self._waiting:
+            self._waiting[constraint].append(who)
+        elif len(self._waiting) >= self._limits.waiting:
+            self._ready.append((rid, QueueFull("too many grammars wait to be compiled")))
+        else:
+            self._waiting[constraint] = [who]
+            self._dropped.discard(constraint)
+            self._jobs.put(constraint)
+
+    def cancel(self, rid: str) -> None:
+        """Forget request `rid`. A compilation that has begun runs on, within its time limit."""
+        self._ready = [entry for entry in self._ready if entry[0] != rid]
+        for constraint, waiting in self._waiting.items():
+            waiting[:] = [who for who in waiting if who.rid != rid]
+            if not waiting:
+                self._dropped.add(constraint)
+
+    def poll(self) -> list[tuple[str, Matcher | RequestError]]:
+        """Each request whose matcher, or refusal, has come since the last call."""
+        while not self._done.empty():
+            constraint, outcome = self._done.get()
+            waiting = self._waiting.pop(constraint, [])
+            if isinstance(outcome, RequestError):
+                self._ready.extend((who.rid, outcome) for who in waiting)
+            else:
+                self._keep(constraint, *outcome)
+                self._ready.extend((who.rid, self._matcher(outcome[0], who)) for who in waiting)
+        found, self._ready = self._ready, []
+        return found
+
+    def close(self) -> None:
+        """End the child; nothing more comes."""
+        self._jobs.put(None)
+        self._child.close()
+        self._thread.join()
+
+    def _matcher(self, compiled: xgrammar.CompiledGrammar, who: _Waiting) -> Matcher:
+        return Matcher(compiled, self._vocabulary, who.stop_ids)
+
+    def _keep(self, constraint: Constraint, compiled: xgrammar.CompiledGrammar, size: int) -> None:
+        if size > self._limits.cache_bytes:
+            return
+        self._kept[constraint] = (compiled, size)
+        self._kept_bytes += size
+        while self._kept_bytes > self._limits.cache_bytes:
+            _, (_, freed) = self._kept.popitem(last=False)
+            self._kept_bytes -= freed
+
+    def _work(self) -> None:
+        self._child.start()
+        while (constraint := self._jobs.get()) is not None:
+            if constraint in self._dropped:
+                self._done.put((constraint, InvalidRequest("cancelled")))
+                continue
+            self._done.put((constraint, self._compiled(constraint)))
+
+    def _compiled(self, constraint: Constraint) -> _Outcome:
+        answer = self._child.ask(constraint)
+        if isinstance(answer, RequestError):
+            return answer
+        if isinstance(answer, worker.Failed):
+            return request_error(answer.code, answer.message, answer.param)
+        try:
+            found = xgrammar.CompiledGrammar.deserialize_json(answer.grammar, self._vocabulary.info)
+        except (RuntimeError, ValueError) as error:
+            return InternalError(f"a compiled grammar cannot be read: {error}")
+        return found, len(answer.grammar)
+
+
+class _Child:
+    """The process that compiles. A call that finds it dead starts another."""
+
+    def __init__(self, vocabulary: Vocabulary, limits: Limits) -> None:
+        self._limits = limits
+        self._setup = msgspec.msgpack.encode(
+            worker.Setup(vocabulary.token_bytes, list(vocabulary.stop_ids), vocabulary.columns)
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def start(self) -> bool:
+        """Have a ready child; says whether there is one."""
+        with self._lock:
+            if self._is_closed:
+                return False
+            if self._process is None:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "radixserve.grammar.worker"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                )
+            else:
+                return True
+        ready = self._exchange(self._setup, self._limits.start_seconds)
+        return ready is not None
+
+    def ask(self, constraint: Constraint) -> worker.Answer | RequestError:
+        """The child's answer, or why there is none."""
+        if not self.start():
+            return InternalError("the process that compiles grammars does not start")
+        began = time.monotonic()
+        body = self._exchange(msgspec.msgpack.encode(constraint), self._limits.seconds)
+        if body is not None:
+            return msgspec.msgpack.decode(body, type=worker.Answer)
+        why = "needs too much memory"
+        if time.monotonic() - began >= self._limits.seconds:
+            why = f"takes longer than {self._limits.seconds:g} s"
+        logger.warning("a grammar was given up: compiling it %s", why)
+        return InvalidRequest(f"compiling it {why}", param=constraint.kind, code=CODE)
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            process = self._process
+        if process is not None:
+            process.kill()
+
+    def _exchange(self, body: bytes, seconds: float) -> bytes | None:
+        """Send one message and wait for one; a child that does not answer is ended."""
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        deadline = time.monotonic() + seconds
+        try:
+            worker.send(process.stdin, body)  # type: ignore[arg-type]
+            answer = self._read(process.stdout.fileno(), deadline)
+        except OSError:
+            answer = None
+        if answer is None:
+            process.kill()
+            process.stdin.close()
+            process.stdout.close()
+            process.wait()
+            self._process = None
+        return answer
+
+    def _read(self, fd: int, deadline: float) -> bytes | None:
+        data = bytearray()
+        size: int | None = None
+        while size is None or len(data) < size:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([fd], [], [], left)[0]:
+                return None
+            chunk = os.read(fd, 1 << 20)
+            if not chunk:
+                return None
+            data += chunk
+            if size is None and len(data) >= worker.HEAD:
+                size = worker.HEAD + worker.size_of(bytes(data[: worker.HEAD]))
+                if size > self._limits.answer_bytes:
+                    return None
+        return bytes(data[worker.HEAD :])
