@@ -8,8 +8,10 @@ itself is a child process, or with inline=True a thread of this one.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from radixserve.config.flags import configure
@@ -40,6 +42,9 @@ class Engine:
             target=self._loop.run_forever, name="radixserve-front", daemon=True
         )
         self._thread.start()
+        self._lock = threading.Lock()
+        self._closing = False
+        self._closed = threading.Event()
         self._launched: Launched | None = None
         try:
             self._launched = self._run(launch(config, inline=inline))
@@ -88,7 +93,7 @@ class Engine:
         if fields.pop("stream", False):
             return self.async_stream(prompt, sampling_params, **fields)
         body = _body(prompt, sampling_params, fields)
-        return await asyncio.wrap_future(self._call(self._service.generate(body)))
+        return await self._await(self._service.generate(body))
 
     async def async_stream(
         self,
@@ -97,15 +102,14 @@ class Engine:
         **fields: Any,
     ) -> AsyncIterator[Reply]:
         """stream() for any event loop; closing the iterator aborts the request."""
-        chunks = self._service.stream(_body(prompt, sampling_params, fields) | {"stream": True})
+        body = _body(prompt, sampling_params, fields) | {"stream": True}
+        chunks = _Chunks(self._service.stream(body))
         try:
-            while True:
-                chunk = await asyncio.wrap_future(self._call(_next(chunks)))
-                if chunk is None:
-                    return
+            while (chunk := await self._await(chunks.next())) is not None:
                 yield chunk
         finally:
-            await asyncio.wrap_future(self._call(_close(chunks)))
+            with contextlib.suppress(EngineDead):
+                await self._await(chunks.close())
 
     def submit(self, body: Body) -> Iterator[Any]:
         """A native body in; its replies out: every chunk when it streams, else the one reply.
@@ -115,16 +119,21 @@ class Engine:
         if not body.get("stream"):
             yield self._run(self._service.generate(body))
             return
-        chunks = self._service.stream(body)
+        chunks = _Chunks(self._service.stream(body))
         try:
-            while (chunk := self._run(_next(chunks))) is not None:
+            while (chunk := self._run(chunks.next())) is not None:
                 yield chunk
         finally:
-            self._run(_close(chunks))
+            with contextlib.suppress(EngineDead):
+                self._run(chunks.close())
 
     def abort(self, rid: str) -> None:
         """End a request by its rid; unknown rids are ignored."""
-        self._loop.call_soon_threadsafe(self._service.abort, rid)
+
+        async def abort() -> None:
+            self._service.abort(rid)
+
+        self._run(abort())
 
     # ---- the rest ----
 
@@ -141,15 +150,32 @@ class Engine:
         return self._run(server_info(self._gateway, self._gateway.config))
 
     def close(self) -> None:
-        """Stop the engine; open requests end with EngineDead. A second call does nothing."""
-        if self._loop.is_closed():
+        """Stop the engine; open requests end with EngineDead. Later and concurrent calls wait."""
+        with self._lock:
+            is_first = not self._closing
+            self._closing = True
+        if not is_first:
+            self._closed.wait()
             return
+        try:
+            asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop).result()
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+            self._closed.set()
+
+    async def _shut_down(self) -> None:
+        """End the gateway, which ends what is in flight; then whatever is left on this loop."""
         if self._launched is not None:
-            self._run(self._launched.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        self._loop.close()
+            await self._launched.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            _, late = await asyncio.wait(others, timeout=2.0)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        await asyncio.get_running_loop().shutdown_asyncgens()
 
     def __enter__(self) -> Engine:
         return self
@@ -159,25 +185,54 @@ class Engine:
 
     @property
     def _gateway(self) -> Gateway:
-        if self._launched is None or self._loop.is_closed():
+        if self._launched is None or self._closing:
             raise EngineDead("the engine is closed")
         return self._launched.gateway
 
-    def _call(self, work: Coroutine[Any, Any, T]) -> Any:
-        if self._loop.is_closed():
-            work.close()
-            raise EngineDead("the engine is closed")
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+    def _call(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        with self._lock:
+            if not self._closing:
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        raise EngineDead("the engine is closed")
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run on the front's loop and wait; an interrupt of the caller cancels the work."""
         future = self._call(work)
         try:
-            result: T = future.result()
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise EngineDead("the engine was closed") from None
         except BaseException:
             future.cancel()
             raise
-        return result
+
+    async def _await(self, work: Coroutine[Any, Any, T]) -> T:
+        """The same from another event loop; cancelling the caller cancels the work."""
+        future = self._call(work)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise EngineDead("the engine was closed") from None
+
+
+class _Chunks:
+    """A stream on the front's loop: a cancelled next() is unwound before close() begins."""
+
+    def __init__(self, chunks: AsyncGenerator[Reply, None]) -> None:
+        self._chunks = chunks
+        self._lock = asyncio.Lock()
+
+    async def next(self) -> Reply | None:
+        async with self._lock:
+            return await anext(self._chunks, None)
+
+    async def close(self) -> None:
+        async with self._lock:
+            await self._chunks.aclose()
 
 
 def _body(prompt: Any, sampling_params: Any, fields: dict[str, Any]) -> Body:
@@ -187,13 +242,3 @@ def _body(prompt: Any, sampling_params: Any, fields: dict[str, Any]) -> Body:
     if sampling_params is not None:
         body["sampling_params"] = sampling_params
     return body
-
-
-async def _next(chunks: AsyncIterator[Reply]) -> Reply | None:
-    return await anext(chunks, None)
-
-
-async def _close(chunks: AsyncIterator[Reply]) -> None:
-    close = getattr(chunks, "aclose", None)
-    if close is not None:
-        await close()

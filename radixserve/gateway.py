@@ -84,7 +84,10 @@ class Gateway:
         self.aborts = 0
         self._channel = channel
         self._child = child
+        # By the rid on the wire, which is new for every submission: what still arrives about a
+        # request that its client has left must not reach the next one of the same name.
         self._streams: dict[str, tuple[int, asyncio.Queue[Arrival]]] = {}
+        self._wire_rids = itertools.count()
         self._clients: dict[str, list[str]] = {}
         self._replies: dict[str, asyncio.Future[ControlReply]] = {}
         self._control_ids = itertools.count()
@@ -177,13 +180,12 @@ class Gateway:
         """One Generate per output, each with a seed of its own; checks what the engine trusts."""
         self._check_prompt(request.prompt)
         params = request.params
-        rids = [client] if params.n == 1 else [f"{client}#{i}" for i in range(params.n)]
-        if client in self._clients or not self._streams.keys().isdisjoint(rids):
+        if client in self._clients:
             raise InvalidRequest(f"rid {client!r} is in use", param="rid")
         seed = secrets.randbits(63) if params.seed is None else params.seed
         return [
             Generate(
-                rid=rid,
+                rid=str(next(self._wire_rids)),
                 prompt=request.prompt,
                 params=msgspec.structs.replace(
                     params, n=1, seed=seed if index == 0 else derive_seed(seed, index)
@@ -195,7 +197,7 @@ class Gateway:
                 priority=request.priority,
                 program=request.program,
             )
-            for index, rid in enumerate(rids)
+            for index in range(params.n)
         ]
 
     def _check_prompt(self, prompt: bytes) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pathlib
+import shutil
 import signal
 import sys
 import threading
@@ -247,12 +249,16 @@ def _build(channel: EngineChannel, heart: Heart, setup: Setup) -> tuple[Loop, Re
     return Loop(channel, scheduler, loaded.executor, heart), ready
 
 
-def _die_with_parent() -> None:
-    """End at once when the pipe on standard input closes: the parent is gone."""
+def _die_with_parent(endpoint: str) -> None:
+    """End at once when the pipe on standard input closes: the parent is gone.
+
+    It may have had no time to remove the folder of its endpoints.
+    """
 
     def watch() -> None:
         while os.read(0, 4096):
             pass
+        shutil.rmtree(pathlib.Path(endpoint.removeprefix("ipc://")).parent, ignore_errors=True)
         os._exit(1)
 
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()
@@ -262,8 +268,8 @@ def main(arguments: Sequence[str]) -> None:
     """python -m radixserve.loop DOWN UP: run an engine between two ipc endpoints."""
     log.configure("engine")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the front decides when the engine stops
-    _die_with_parent()
     down, up = arguments
+    _die_with_parent(up)
     serve(ZmqEngine(down, up))
 
 

@@ -57,7 +57,11 @@ def _socket(context: Any, kind: int) -> Any:
 
 
 class ZmqFront:
-    """Binds two ipc endpoints in a directory of its own, removed by close()."""
+    """Two ipc endpoints in a directory of its own, removed by close().
+
+    The front connects to `down`, which the engine binds: a connected socket keeps what it is given
+    while there is no peer, before the engine is up and after its death, where a bound one blocks.
+    """
 
     def __init__(self) -> None:
         self._folder = pathlib.Path(tempfile.mkdtemp(prefix="radixserve-"))
@@ -65,11 +69,11 @@ class ZmqFront:
         self._context = zmq.asyncio.Context()
         self._down = _socket(zmq.Context(self._context), zmq.PUSH)
         self._up = _socket(self._context, zmq.PULL)
-        self._down.bind(self.endpoints[0])
+        self._down.connect(self.endpoints[0])
         self._up.bind(self.endpoints[1])
 
     def send(self, frame: bytes) -> None:
-        self._down.send(frame)
+        self._down.send(frame, zmq.NOBLOCK)
 
     async def receive(self) -> bytes:
         frame: bytes = await self._up.recv()
@@ -83,14 +87,14 @@ class ZmqFront:
 
 
 class ZmqEngine:
-    """Connects to a ZmqFront's endpoints."""
+    """The other end of a ZmqFront's endpoints."""
 
     def __init__(self, down: str, up: str) -> None:
         self._context = zmq.Context()
         self._down = _socket(self._context, zmq.PULL)
         self._up = _socket(self._context, zmq.PUSH)
         self._beat = _socket(self._context, zmq.PUSH)
-        self._down.connect(down)
+        self._down.bind(down)
         self._up.connect(up)
         self._beat.connect(up)
 
