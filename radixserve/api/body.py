@@ -6,29 +6,34 @@ surrogates). Must not know: what the body means.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
+from collections import Counter
 from typing import Any
 
 from fastapi import Request
+from starlette.requests import ClientDisconnect
 
 from radixserve.api.faults import BodyTooLarge
-from radixserve.errors import InvalidRequest
+from radixserve.errors import Cancelled, InvalidRequest
+from radixserve.native.apart import LARGE, apart
 
-IN_THREAD = 256 * 1024
 MAX_DEPTH = 200
-# Parsing holds the interpreter, and so every stream, for about a second at this many.
-MAX_VALUES = 4_000_000
-CONTAINER_COST = 8  # a list or object costs as much as so many numbers
+# Parsing holds the interpreter, and so every stream, for some tenths of a second at this many.
+# Commas, colons and brackets are counted, those inside of text too.
+MAX_VALUES = 1_000_000
+KEY_COST = 2  # a key costs as much as so many numbers, beside its value
+CONTAINER_COST = 8  # and a list or object
 
 _HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 async def read_json(request: Request, limit: int) -> Any:
     """The body. Long ones are parsed in a thread, so that other requests go on.
 
-    Raises InvalidRequest, or BodyTooLarge above `limit` bytes.
+    Raises InvalidRequest, BodyTooLarge above `limit` bytes, or Cancelled where the client goes
+    away before the end of the body.
     """
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
@@ -37,18 +42,19 @@ async def read_json(request: Request, limit: int) -> Any:
     if coding != "identity":
         raise InvalidRequest(f"content-encoding {coding} is not supported", code="invalid_json")
     body = await _read(request, limit)
-    if len(body) > IN_THREAD:
-        return await asyncio.to_thread(parse, body)
+    if len(body) > LARGE:
+        return await apart(body, parse, body)
     return parse(body)
 
 
 def parse(body: bytes) -> Any:
     """The JSON value of `body`. Raises InvalidRequest."""
     containers = body.count(b"[") + body.count(b"{")
-    if body.count(b",") + CONTAINER_COST * containers > MAX_VALUES:
+    if body.count(b",") + KEY_COST * body.count(b":") + CONTAINER_COST * containers > MAX_VALUES:
         raise InvalidRequest(
-            f"the body has too many values: {MAX_VALUES} numbers or {MAX_VALUES // CONTAINER_COST} "
-            f"lists and objects are the most",
+            f"the body has too many values: {MAX_VALUES} numbers, {MAX_VALUES // (KEY_COST + 1)} "
+            f"keys or {MAX_VALUES // CONTAINER_COST} lists and objects are the most; send it in "
+            f"several",
             code="body_too_complex",
         )
     try:
@@ -71,11 +77,14 @@ async def _read(request: Request, limit: int) -> bytes:
     if told.isascii() and told.isdigit() and int(told[:20]) > limit:
         raise _too_large(limit)
     pieces, size = [], 0
-    async for piece in request.stream():
-        size += len(piece)
-        if size > limit:
-            raise _too_large(limit)
-        pieces.append(piece)
+    try:
+        async for piece in request.stream():
+            size += len(piece)
+            if size > limit:
+                raise _too_large(limit)
+            pieces.append(piece)
+    except ClientDisconnect:
+        raise Cancelled("the client closed the connection amid its body") from None
     return b"".join(pieces)
 
 
@@ -90,8 +99,7 @@ def _broken(why: str) -> InvalidRequest:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
         raise ValueError(f"the key {twice!a} stands twice in one object")
     return found
 
@@ -134,7 +142,7 @@ def _check_text(value: Any) -> None:
     while left:
         node, path = left.pop()
         texts = [node] if isinstance(node, str) else list(node) if isinstance(node, dict) else []
-        if any("\ud800" <= ch <= "\udfff" for text in texts for ch in text):
+        if any(map(_HALF.search, texts)):
             raise InvalidRequest(
                 f"{path or 'the body'} holds a lone surrogate, which is no text",
                 param=path or None,

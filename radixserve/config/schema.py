@@ -80,7 +80,7 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
     host: Annotated[str, Doc(description="address to listen on")] = "127.0.0.1"
     port: Annotated[int, Doc(description="port to listen on")] = 30000
     api_key: Annotated[str, Doc(description="key that clients must send; empty: none")] = ""
-    max_body: Annotated[int, Doc(description="largest request body in bytes")] = 64 * 2**20
+    max_body: Annotated[int, Doc(description="largest request body in bytes")] = 16 * 2**20
     default_max_tokens: Annotated[
         int, Doc(description="output bound of OpenAI requests that name none, in tokens")
     ] = 1024

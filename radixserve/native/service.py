@@ -5,12 +5,12 @@ Owns: the two verbs generate and stream. Must not know: HTTP, which loop it runs
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 from typing import Any
 
 from radixserve.errors import InvalidRequest
+from radixserve.native.apart import apart
 from radixserve.native.calls import Calls, Door
 from radixserve.native.choose import Choosing, choosing, scored
 from radixserve.native.reply import Answer
@@ -29,7 +29,7 @@ class NativeService:
 
         Raises RequestError. Cancelling aborts what runs.
         """
-        call, planned = await asyncio.to_thread(self._prepare, body)
+        call, planned = await apart(body, self._prepare, body)
         if planned is not None:
             async with contextlib.aclosing(self.calls.start(planned.requests, call.name)) as chunks:
                 return await scored(planned, chunks)
@@ -46,7 +46,7 @@ class NativeService:
         The first comes when nothing can refuse the call any more; it may be empty. Raises
         RequestError. Closing aborts what runs.
         """
-        call, planned = await asyncio.to_thread(self._prepare, body)
+        call, planned = await apart(body, self._prepare, body)
         if planned is not None:
             raise InvalidRequest("a choice list is not streamed", param="stream")
         answers = _answers(call, self.gateway)

@@ -16,6 +16,7 @@ from radixserve.errors import InvalidRequest
 from radixserve.text.tokenizer import Run, check_text
 
 PART_JOINER = ""  # between the text parts of one content list, as OpenAI's clients expect
+MAX_DEPTH = 200  # of what is walked by functions that call themselves
 _TEXT_PARTS = {"text": "text", "refusal": "refusal"}
 # Noncharacters: valid in UTF-8, never exchanged between programs, no template trims them.
 _MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
@@ -26,8 +27,8 @@ def normalise(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
     A list of text parts is joined with nothing between, null or missing content becomes "", the
     role developer becomes system, tool-call arguments written as JSON text become objects (other
-    text is left as it is). Raises InvalidRequest naming the message, for parts that are no text
-    and for lone surrogates.
+    text is left as it is). Raises InvalidRequest naming the message, for parts that are no text,
+    for lone surrogates and for what is nested too deeply.
     """
     if not isinstance(messages, list | tuple):
         raise InvalidRequest("messages must be a list", param="messages")
@@ -40,13 +41,17 @@ def _message(message: object, param: str) -> dict[str, Any]:
     role = message.get("role")
     if not isinstance(role, str) or not role:
         raise InvalidRequest("role must be a non-empty string", param=f"{param}.role")
+    _check_depth(message, param)
     for text in strings_in(message):
         check_text(text, param)
     plain = dict(message)
     plain["role"] = "system" if role == "developer" else role
     plain["content"] = _content(message.get("content"), f"{param}.content")
     if plain.get("tool_calls"):
-        plain["tool_calls"] = [_tool_call(call) for call in plain["tool_calls"]]
+        calls = plain["tool_calls"]
+        plain["tool_calls"] = [
+            _tool_call(call, f"{param}.tool_calls[{i}]") for i, call in enumerate(calls)
+        ]
     return plain
 
 
@@ -75,7 +80,7 @@ def _part(part: object, param: str) -> str:
     return text
 
 
-def _tool_call(call: object) -> object:
+def _tool_call(call: object, param: str) -> object:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(call, Mapping) or not isinstance(function, Mapping):
         return call
@@ -85,7 +90,28 @@ def _tool_call(call: object) -> object:
             arguments = json.loads(arguments or "{}")
         except ValueError:
             return call
+        except RecursionError:
+            raise _too_deep(f"{param}.function.arguments") from None
+        _check_depth(arguments, f"{param}.function.arguments")
     return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _check_depth(value: object, param: str) -> None:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        inner = [node for node in level if isinstance(node, Mapping | list | tuple)]
+        if not inner:
+            return
+        level = [
+            child
+            for node in inner
+            for child in (node.values() if isinstance(node, Mapping) else node)
+        ]
+    raise _too_deep(param)
+
+
+def _too_deep(param: str) -> InvalidRequest:
+    return InvalidRequest("it is nested too deeply", param=param)
 
 
 def strings_in(value: object) -> Iterator[str]:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import threading
 import typing
 
 import pytest
 from openai.types import completion_create_params as completion_params
 from openai.types.chat import completion_create_params as chat_params
 
+from radixserve.api.app import create_app
+from radixserve.api.body import _unique as unique
+from radixserve.api.openai import routes as openai_routes
 from radixserve.api.openai import schema
+from radixserve.config.schema import Config
+from radixserve.native.apart import LARGE, MANY, is_large
 from tests.api.scripted import ScriptedGateway, client
 from tests.api.talk import CHAT, COMPLETIONS, answered, ask, error_of, hello
 
@@ -96,11 +102,95 @@ def test_a_body_above_the_limit_is_a_413(gateway):
     error_of(post(gateway, GOOD, big, max_body=len(GOOD) - 1), 413)
 
 
-@pytest.mark.parametrize("value", [b"1,", b"[1],", b"{},"])
-def test_a_body_with_too_many_values_is_refused(gateway, value):
-    count = 4_000_001 if value == b"1," else 500_000
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [(b"1,", 1_000_001), (b"[1],", 111_112), (b"{},", 111_112), (b'{"a":1},', 90_910)],
+)
+def test_a_body_with_too_many_values_is_refused(gateway, value, count):
     body = b'{"prompt":[' + value * count + b"1]}"
     assert error_of(ask(gateway, COMPLETIONS, body), 400)["code"] == "body_too_complex"
+
+
+def test_a_body_with_too_many_keys_is_refused(gateway):
+    keys = b"".join(b'"%x":1,' % i for i in range(333_334))
+    error = error_of(ask(gateway, CHAT, b"{" + keys + b'"messages":[]}'), 400)
+    assert error["code"] == "body_too_complex"
+
+
+def test_the_default_limit_of_a_body_is_sixteen_mebibytes(gateway):
+    error_of(ask(gateway, CHAT, b" " * (2**24 + 1)), 413)
+
+
+class CountedName(str):
+    """Counts how often names are compared."""
+
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other):
+        CountedName.compared += 1
+        return str.__eq__(self, other)
+
+
+def test_finding_a_key_that_stands_twice_takes_linear_time():
+    names = [CountedName(i) for i in range(5_000)]
+    pairs = [(name, 1) for name in [*names, CountedName(4_999)]]
+    with pytest.raises(ValueError, match="'4999' stands twice"):
+        unique(pairs)
+    assert CountedName.compared < 10 * len(pairs)
+
+
+def test_a_large_body_is_read_off_the_loop(gateway, monkeypatch):
+    """Also its fields, which msgspec walks."""
+    threads = []
+    for name, kind in (("read_chat", CHAT), ("read_completion", COMPLETIONS)):
+        inner = getattr(openai_routes, name)
+
+        def watched(body, inner=inner):
+            threads.append(threading.current_thread().name)
+            return inner(body)
+
+        monkeypatch.setattr(openai_routes, name, watched)
+        body = {"prompt": "x"} if kind == COMPLETIONS else hello()
+        error_of(ask(gateway, kind, {**body, "metadata": {"a": "b" * 300_000}, "n": 0}), 400)
+        assert ask(gateway, kind, body).status_code == 200
+    assert [name.startswith("large-body") for name in threads] == [True, False, True, False]
+    assert threading.main_thread().name not in threads
+
+
+def test_what_is_large_is_told_by_text_and_number_of_values():
+    assert not is_large(["x" * LARGE])
+    assert is_large(["x" * (LARGE + 1)])
+    assert is_large({"messages": [{"content": "x" * (LARGE // 2)}] * 3})
+    assert is_large({"x" * (LARGE + 1): 1})
+    assert not is_large({"prompt": [1] * (MANY - 10)})
+    assert is_large({"prompt": [1] * (MANY + 1)})
+    assert is_large({"prompt": [[1, 2]] * (MANY // 2)})
+
+
+def test_a_client_that_leaves_amid_its_body_is_no_error(gateway, caplog):
+    async def go():
+        arriving = [{"type": "http.request", "body": b'{"mess', "more_body": True}]
+        sent = []
+
+        async def receive():
+            return arriving.pop() if arriving else {"type": "http.disconnect"}
+
+        async def send(message):
+            sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": CHAT, "raw_path": CHAT.encode(),
+                 "query_string": b"", "headers": [], "root_path": "", "http_version": "1.1",
+                 "scheme": "http", "server": None, "client": None}  # fmt: skip
+        await create_app(gateway, Config())(scope, receive, send)
+        return sent
+
+    assert asyncio.run(go())[0]["status"] == 499
+    assert caplog.records == []
+
+
+def test_an_abort_has_a_small_body(gateway):
+    error_of(ask(gateway, "/abort_request", {"rid": "x" * 70_000}), 413)
 
 
 def test_long_bodies_are_read_in_a_thread(gateway):

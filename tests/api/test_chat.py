@@ -134,6 +134,14 @@ def test_content_that_is_no_text_is_refused(gateway, content, param):
     assert gateway.requests == []
 
 
+@pytest.mark.parametrize("arguments", ["[" * 100_000, "[" * 300 + "]" * 300, '{"a":' * 50_000])
+def test_arguments_of_a_tool_call_that_are_nested_too_deeply_are_refused(gateway, arguments):
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    body = {"messages": [{"role": "assistant", "content": "", "tool_calls": [call]}]}
+    error = error_of(ask(gateway, CHAT, body), 400)
+    assert error["param"] == "messages[0].tool_calls[0].function.arguments"
+
+
 def test_null_content_of_an_assistant_is_empty(gateway):
     def body(**message):
         turns = [{"role": "user", "content": "x"}, {"role": "assistant", **message}]

@@ -18,6 +18,8 @@ from radixserve.native.about import model_info as model_info_of
 from radixserve.native.about import server_info as server_info_of
 from radixserve.native.fields import read
 
+MAX_ABORT = 64 * 1024
+
 
 class AbortBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """rid: of the call to end. abort_all: end every call. One of the two."""
@@ -45,7 +47,7 @@ def _add_calls(router: APIRouter, front: Front) -> None:
         return answer(await unless_gone(request.receive, front.service.generate(body)))
 
     async def abort(request: Request) -> Response:
-        given = read(AbortBody, await read_json(request, limit))
+        given = read(AbortBody, await read_json(request, min(limit, MAX_ABORT)))
         if given.abort_all == bool(given.rid):
             raise InvalidRequest("give either rid or abort_all: true", param="rid")
         if given.abort_all:

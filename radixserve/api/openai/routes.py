@@ -5,7 +5,8 @@ Owns: reading, running and answering a call over HTTP. Must not know: what the f
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
+from typing import TypeVar
 
 from fastapi import APIRouter, Request, Response
 
@@ -17,6 +18,10 @@ from radixserve.api.openai.common import Event, Job
 from radixserve.api.openai.completions import completion_job
 from radixserve.api.openai.schema import Sampled, read_chat, read_completion
 from radixserve.api.sse import event_stream, unless_gone
+from radixserve.native.apart import apart
+from radixserve.native.calls import Door
+
+Given = TypeVar("Given", bound=Sampled)
 
 
 def routes(front: Front) -> APIRouter:
@@ -25,16 +30,14 @@ def routes(front: Front) -> APIRouter:
     http = front.config.http
 
     async def chat(request: Request) -> Response:
-        given = read_chat(await read_json(request, http.max_body))
-        _check_model(given, front)
-        job = await asyncio.to_thread(chat_job, given, front.gateway, http.default_max_tokens)
-        return await _run(request, front, job, given.stream)
+        body = await read_json(request, http.max_body)
+        prepared = await apart(body, _job, body, read_chat, chat_job, front)
+        return await _run(request, front, *prepared)
 
     async def completions(request: Request) -> Response:
-        given = read_completion(await read_json(request, http.max_body))
-        _check_model(given, front)
-        job = await asyncio.to_thread(completion_job, given, front.gateway, http.default_max_tokens)
-        return await _run(request, front, job, given.stream)
+        body = await read_json(request, http.max_body)
+        prepared = await apart(body, _job, body, read_completion, completion_job, front)
+        return await _run(request, front, *prepared)
 
     async def models() -> Response:
         return answer({"object": "list", "data": [_model(front)]})
@@ -49,6 +52,18 @@ def routes(front: Front) -> APIRouter:
     router.add_api_route("/v1/models", models, methods=["GET"])
     router.add_api_route("/v1/models/{name:path}", model, methods=["GET"])
     return router
+
+
+def _job(
+    body: object,
+    read: Callable[[object], Given],
+    job: Callable[[Given, Door, int], Job],
+    front: Front,
+) -> tuple[Job, bool]:
+    """(the call, whether it is streamed). Takes time in the length of the body."""
+    given = read(body)
+    _check_model(given, front)
+    return job(given, front.gateway, front.config.http.default_max_tokens), given.stream
 
 
 async def _run(request: Request, front: Front, job: Job, stream: bool) -> Response:
