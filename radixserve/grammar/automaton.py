@@ -17,11 +17,12 @@ from radixserve.grammar.charset import Ranges
 MAX_STATES = 3000
 MAX_NODES = 20000
 MAX_EDGES = 60000
+MAX_WORK = 400_000
 _MAX_MINIMISED = 300
 
 
 class TooLarge(ValueError):
-    """The automaton passes MAX_STATES, MAX_NODES or MAX_EDGES."""
+    """The automaton, or the work of finding it, passes a limit of this module."""
 
 
 State = TypeVar("State", bound=Hashable)
@@ -225,8 +226,14 @@ class _Nodes:
         return frozenset(seen)
 
     def determinise(self, start: int, end: int) -> Automaton:
+        work = 0
+
         def step(state: _Places) -> tuple[list[tuple[int, int, _Places]], bool]:
+            nonlocal work
             nodes, at_start = state
+            work += len(nodes)
+            if work > MAX_WORK:
+                raise TooLarge("its repetitions overlap in too many ways")
             is_end = end in self.closure(nodes, at_start=at_start, at_end=True)
             ready = self.closure(nodes, at_start=at_start, at_end=False)
             out = [move for node in ready for move in self.chars[node]]
@@ -362,3 +369,9 @@ def bounded(automaton: Automaton, low: int, high: int | None) -> Automaton:
     if low <= shortest and (high is None or (longest is not None and longest <= high)):
         return automaton
     return intersect(automaton, of_length(low, high))
+
+
+def wide_states(automaton: Automaton) -> int:
+    """States that thousands of characters lead out of."""
+    sizes = [sum(high - low + 1 for low, high, _ in row) for row in automaton.moves]
+    return sum(size > 5000 for size in sizes)

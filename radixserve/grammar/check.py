@@ -90,10 +90,15 @@ def _object(constraint: Constraint) -> Grammar:
 
 def _regex(constraint: Constraint) -> Grammar:
     try:
-        found = automaton.from_regex(constraint.value, search=False)
+        tree = regex.parse(constraint.value)
+        tree = regex.whole(tree) or tree
+        if regex.is_flat(tree):
+            table = {"root": spell.tree(tree, spell.plain)}
+        else:
+            table = _spelled(automaton.from_regex(constraint.value, search=False))
     except (regex.RegexError, automaton.TooLarge) as error:
         raise InvalidRequest(f"regex {constraint.value!r}: {error}", code=CODE) from error
-    return _finished(_spelled(found), "no text matches this regex")
+    return _finished(table, "no text matches this regex")
 
 
 def _spelled(found: automaton.Automaton) -> dict[str, Expr]:

@@ -105,6 +105,11 @@ def multiples(divisor: Fraction) -> Automaton:
     return automaton.explore(start, step)
 
 
+def broken() -> Automaton:
+    """Numbers that are no integers."""
+    return automaton.from_regex("-?[0-9]+[.][0-9]*[1-9][0-9]*", search=False)
+
+
 def _signed(bounds: Bounds, whole: int, fraction: int) -> Automaton:
     plus = _Magnitudes(_at_least_zero(bounds, without=False), whole, fraction).build()
     minus = _Magnitudes(_at_least_zero(bounds.mirrored(), without=True), whole, fraction).build()

@@ -8,7 +8,7 @@ know: what can be enforced.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import unquote
 
@@ -308,3 +308,17 @@ _PLAIN: dict[str, Callable[[object, str, str], object]] = {
     **dict.fromkeys(_COUNTS, _count),
     **dict.fromkeys(_NUMBERS, _number),
 }
+
+CONTAINERS = frozenset({"$defs", "definitions"})
+KEYWORDS = frozenset({*_SCHEMAS, *_LISTS, *_MAPS, *_PLAIN, "$ref", "const", "additionalItems"})
+
+
+def subschemas(keyword: str, value: object) -> Iterator[tuple[str, object]]:
+    """What stands under `keyword` as a schema, with its relative pointer."""
+    if keyword in _LISTS or (keyword == "items" and isinstance(value, list)):
+        yield from ((f"/{i}", s) for i, s in enumerate(value if isinstance(value, list) else ()))
+    elif keyword in _MAPS or keyword in CONTAINERS:
+        members = value.items() if isinstance(value, dict) else ()
+        yield from ((f"/{_step(name)}", s) for name, s in members)
+    elif keyword in _SCHEMAS or keyword == "additionalItems":
+        yield "", value

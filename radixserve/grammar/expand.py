@@ -248,6 +248,8 @@ def _in_all(value: Any, facts: Facts) -> bool:
 
 def _impossible_range(facts: Facts) -> bool:
     bounds = facts.bounds
+    if facts.types == {"number"} and facts.whole and facts.broken:
+        return True
     if facts.types != {"number"} or bounds.low is None or bounds.high is None:
         return False
     return bounds.low > bounds.high

@@ -80,10 +80,11 @@ class ObjectPart:
 @dataclass(slots=True)
 class Facts:
     """One alternative. `enums`: each a set of values, all of which hold; `excluded`: single
-    values."""
+    values. whole: numbers are integers; broken: they are not."""
 
     types: frozenset[str] = ALL_TYPES
     whole: bool = False
+    broken: bool = False
     enums: list[list[Any]] = field(default_factory=list)
     excluded: list[tuple[Any, str]] = field(default_factory=list)
     bounds: Bounds = field(default_factory=Bounds)
@@ -104,6 +105,7 @@ class Facts:
         return Facts(
             types=self.types & other.types,
             whole=self.whole or other.whole,
+            broken=self.broken or other.broken,
             enums=self.enums + other.enums,
             excluded=self.excluded + other.excluded,
             bounds=self.bounds.tightened(other.bounds),
@@ -112,7 +114,7 @@ class Facts:
             length=_narrowed(self.length, other.length),
             arrays=self.arrays + other.arrays,
             items=_narrowed(self.items, other.items),
-            unique=self.unique or other.unique,
+            unique=other.unique if self.unique is None else self.unique,
             contains=self.contains + other.contains,
             objects=self.objects + other.objects,
             required=self.required | other.required,

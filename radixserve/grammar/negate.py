@@ -23,6 +23,8 @@ def other_than(kind: str) -> Facts:
 def options(schema: dict[str, Any], keyword: str, value: Any, node: Node) -> Iterator[Option]:
     """The ways in which `keyword` of `schema` fails."""
     literal = negated_literal(keyword, value, node.pointer)
+    if keyword == "type" and "integer" in value and "number" not in value:
+        yield (Facts(types=frozenset({"number"}), broken=True),)
     if literal is not None:
         yield (literal,)
     elif keyword in _RULES:

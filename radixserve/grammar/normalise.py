@@ -7,9 +7,9 @@ made of. Must not know: tokens, the grammar engine.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from radixserve.grammar import automaton, containers, rules, scalars, spell, values
+from radixserve.grammar import containers, rules, scalars, spell, values
 from radixserve.grammar.containers import Layout, Member, Members
 from radixserve.grammar.document import Document
 from radixserve.grammar.expand import Expander
@@ -21,7 +21,6 @@ from radixserve.grammar.rules import NEVER, Expr, Grammar, Ref, Text, alt, repea
 Whitespace = Literal["fixed", "bounded"]
 MAX_RULES = 20000
 MAX_PERMUTED = 6
-_TRIE_ABOVE = 8
 
 
 def grammar_of(document: Document, whitespace: Whitespace) -> Grammar:
@@ -74,23 +73,13 @@ class _Builder:
     def _choice(self, conj: Conj, name: str) -> Expr:
         found = self._expander.alternatives(conj)
         options: list[Expr] = []
-        listed: list[Any] = []
         for i, facts in enumerate(found):
             if facts.enums:
-                listed.extend(facts.enums[0])
+                kept = self._filter.valid(facts.enums[0], conj)
+                options.extend(map(spell.literal, kept))
             else:
                 options.extend(self._typed(facts, conj, f"{name}_{i}"))
-        return alt(*self._listed(listed, conj), *options)
-
-    def _listed(self, candidates: list[Any], conj: Conj) -> list[Expr]:
-        kept = self._filter.valid(candidates, conj)
-        if len(kept) <= _TRIE_ABOVE:
-            return [spell.literal(value) for value in kept]
-        texts = [spell.literal(value).text for value in kept]
-        try:
-            return [self._speller.spell(automaton.from_texts(texts), spell.plain)]
-        except automaton.TooLarge as error:
-            raise refused(conj[0].pointer, "enum", str(error)) from error
+        return alt(*options)
 
     def _typed(self, facts: Facts, conj: Conj, name: str) -> list[Expr]:
         pointer = conj[0].pointer

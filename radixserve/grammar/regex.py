@@ -284,3 +284,69 @@ def _category(letter: str, narrow: bool) -> Ranges:
         return {"d": charset.DIGIT, "w": charset.WORD, "s": charset.SPACE}[letter]
     wide = {"d": charset.unicode_digit, "w": charset.unicode_word, "s": charset.unicode_space}
     return wide[letter]()
+
+
+def whole(tree: Tree) -> Tree | None:
+    """What stands between ^ and $ of a pattern whose only anchors these are, or None."""
+    match tree:
+        case Sequence((Edge(end=False), *parts, Edge(end=True))) if not any(map(_anchored, parts)):
+            return Sequence(tuple(parts))
+        case _:
+            return None
+
+
+def _anchored(tree: Tree) -> bool:
+    match tree:
+        case Edge():
+            return True
+        case Sequence(parts) | Choice(parts):
+            return any(map(_anchored, parts))
+        case Repeat(part):
+            return _anchored(part)
+        case _:
+            return False
+
+
+def lengths(tree: Tree) -> tuple[int, int | None]:
+    """Fewest and most characters; None where there is no most."""
+    match tree:
+        case Chars():
+            return 1, 1
+        case Sequence(parts):
+            sizes = [lengths(part) for part in parts]
+            highs = [high for _, high in sizes if high is not None]
+            return sum(low for low, _ in sizes), sum(highs) if len(highs) == len(sizes) else None
+        case Choice(options):
+            sizes = [lengths(option) for option in options]
+            highs = [high for _, high in sizes if high is not None]
+            return min(low for low, _ in sizes), max(highs) if len(highs) == len(sizes) else None
+        case Repeat(part, low, high):
+            least, most = lengths(part)
+            return least * low, None if high is None or most is None else most * high
+        case _:
+            return 0, 0
+
+
+def is_flat(tree: Tree) -> bool:
+    """Without anchors, and no repetition stands inside another: matching it keeps few states."""
+    return not _anchored(tree) and _is_flat(tree)
+
+
+def _is_flat(tree: Tree) -> bool:
+    match tree:
+        case Sequence(parts) | Choice(parts):
+            return all(map(_is_flat, parts))
+        case Repeat(part):
+            return not _repeats(part)
+        case _:
+            return True
+
+
+def _repeats(tree: Tree) -> bool:
+    match tree:
+        case Sequence(parts) | Choice(parts):
+            return any(map(_repeats, parts))
+        case Repeat():
+            return True
+        case _:
+            return False

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from radixserve.grammar import automaton, charset, digits, formats, spell
+from radixserve.grammar import automaton, charset, digits, formats, regex, spell
 from radixserve.grammar.automaton import Automaton
 from radixserve.grammar.facts import Facts, TextRule, fraction
 from radixserve.grammar.refusal import refused
 from radixserve.grammar.regex import RegexError
 from radixserve.grammar.rules import NEVER, Chars, Expr, Ref, Text, alt, optional, repeat, seq
+
+# The grammar engine looks at most of the vocabulary for each: about 50 ms of compilation.
+MAX_WIDE_STATES = 120
 
 NUMBER = Ref("number")
 _DIGIT = Chars(charset.of("09"))
@@ -39,12 +42,43 @@ def string(facts: Facts, speller: spell.Speller, pointer: str) -> Expr:
     low, high = facts.length
     if high is not None and low > high:
         return NEVER
+    direct = _direct(facts)
+    if direct is not None:
+        return seq(Text('"'), direct, Text('"'))
     rule = text_automaton(facts, pointer)
     if rule is None:
         return seq(Text('"'), repeat(spell.CHAR, low, high), Text('"'))
     if rule.is_empty:
         return NEVER
     return seq(Text('"'), speller.spell(rule, spell.in_json), Text('"'))
+
+
+def _direct(facts: Facts) -> Expr | None:
+    """A format or a long plain pattern that stands alone, spelled as it was written: counted
+    repetitions stay counted, which costs the grammar engine least."""
+    if len(facts.texts) != 1 or any(isinstance(value, str) for value, _ in facts.excluded):
+        return None
+    tree = _plain_tree(facts.texts[0])
+    if tree is None:
+        return None
+    low, high = facts.length
+    least, most = regex.lengths(tree)
+    if least < low or (high is not None and (most is None or most > high)):
+        return None
+    return spell.tree(tree, spell.in_json)
+
+
+def _plain_tree(rule: TextRule) -> regex.Tree | None:
+    if rule.keyword == "format":
+        pattern = formats.PATTERNS.get(rule.value)
+        return None if pattern is None or rule.negated else regex.parse(pattern)
+    if rule.negated:
+        return None
+    try:
+        tree = regex.whole(regex.parse(rule.value))
+    except RegexError as error:
+        raise refused(rule.pointer, rule.keyword, f"{rule.value!r}: {error}") from error
+    return tree if tree is not None and regex.is_flat(tree) else None
 
 
 def text_automaton(facts: Facts, pointer: str) -> Automaton | None:
@@ -59,7 +93,10 @@ def text_automaton(facts: Facts, pointer: str) -> Automaton | None:
         product = found[0]
         for other in found[1:]:
             product = automaton.intersect(product, other)
-        return automaton.bounded(product, *facts.length)
+        product = automaton.bounded(product, *facts.length)
+        if automaton.wide_states(product) > MAX_WIDE_STATES:
+            raise automaton.TooLarge(f"needs more than {MAX_WIDE_STATES} states of many characters")
+        return product
     except automaton.TooLarge as error:
         at, keyword = (
             (facts.texts[0].pointer, facts.texts[0].keyword)
@@ -90,9 +127,13 @@ def number(facts: Facts, speller: spell.Speller, pointer: str) -> Expr:
     """A number that satisfies `facts`."""
     excluded = [fraction(value) for value, _ in facts.excluded if _is_number(value)]
     whole = facts.whole or any(negated for _, negated, _ in facts.divisors)
+    if facts.broken:
+        if whole or any(value.denominator > 1 for value in excluded):
+            return NEVER
+        excluded = []
     if excluded and not whole:  # 1 is also 1.0: only integers are spelled in one way
         whole = True
-    if facts.bounds.is_open and not facts.divisors and not excluded:
+    if facts.bounds.is_open and not (facts.divisors or excluded or facts.broken):
         return Ref("integer") if whole else NUMBER
     try:
         found = digits.integers(facts.bounds) if whole else digits.decimals(facts.bounds)
@@ -100,6 +141,8 @@ def number(facts: Facts, speller: spell.Speller, pointer: str) -> Expr:
             multiples = digits.multiples(divisor)
             other = automaton.complement(multiples) if negated else multiples
             found = automaton.intersect(found, other)
+        if facts.broken:
+            found = automaton.intersect(found, digits.broken())
     except automaton.TooLarge as error:
         raise refused(pointer, "multipleOf", str(error)) from error
     texts = [str(value.numerator) for value in excluded if value.denominator == 1]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from radixserve.grammar import charset, rules
+from radixserve.grammar import charset, regex, rules
 from radixserve.grammar.automaton import Automaton
 from radixserve.grammar.charset import Ranges
 from radixserve.grammar.rules import EMPTY, Chars, Expr, Ref, Text, alt, repeat, seq
@@ -69,6 +69,21 @@ def in_json(ranges: Ranges) -> Expr:
     if escapes:
         options.append(seq(Text("\\"), alt(*escapes)))
     return alt(*options)
+
+
+def tree(found: regex.Tree, spelling: Spelling) -> Expr:
+    """What a regex tree without anchors matches."""
+    match found:
+        case regex.Chars(ranges):
+            return spelling(ranges)
+        case regex.Sequence(parts):
+            return seq(*(tree(part, spelling) for part in parts))
+        case regex.Choice(options):
+            return alt(*(tree(option, spelling) for option in options))
+        case regex.Repeat(part, low, high):
+            return repeat(tree(part, spelling), low, high)
+        case _:
+            raise ValueError("an anchor inside a pattern")
 
 
 def literal(value: object) -> Text:

@@ -12,9 +12,9 @@ from jsonschema import Draft202012Validator, FormatChecker
 from jsonschema.protocols import Validator
 
 from radixserve.grammar import automaton, formats
-from radixserve.grammar.document import Document
+from radixserve.grammar.document import Document, Schema
 from radixserve.grammar.expand import Expander, kind, same
-from radixserve.grammar.facts import Conj, Facts
+from radixserve.grammar.facts import Conj, Facts, Node
 
 MAX_VALUES = 64
 
@@ -32,7 +32,11 @@ class Filter:
 
     def valid(self, candidates: list[Any], conj: Conj) -> list[Any]:
         """Those of the candidates that satisfy every node, each once."""
-        checks = [(self._root.evolve(schema=node.schema), node.negated) for node in conj]
+        checks = [
+            (self._root.evolve(schema=schema), node.negated)
+            for node in conj
+            if (schema := _without_list(node, candidates)) is not True or node.negated
+        ]
         kept: list[Any] = []
         seen: set[str] = set()
         for value in candidates:
@@ -56,6 +60,14 @@ class Filter:
             candidates.extend(found)
         kept = self.valid(candidates, conj)
         return kept if len(kept) <= MAX_VALUES else None
+
+
+def _without_list(node: Node, candidates: list[Any]) -> Schema:
+    """The schema less the enum that the candidates came from."""
+    schema = node.schema
+    if node.negated or isinstance(schema, bool) or schema.get("enum") is not candidates:
+        return schema
+    return {k: v for k, v in schema.items() if k != "enum"} or True
 
 
 def _finite(facts: Facts) -> list[Any] | None:
