@@ -18,6 +18,7 @@ from typing import Protocol
 import msgspec
 import psutil
 
+from radixserve import env
 from radixserve.config.resolve import resolve
 from radixserve.config.schema import Config
 from radixserve.errors import EngineDead, ModelLoadError
@@ -46,6 +47,7 @@ class ProcessChild:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "radixserve.loop", *channel.endpoints],
             stdin=subprocess.PIPE,
+            env=env.of_engine(),
             start_new_session=True,
         )
         self.pid = self._process.pid
