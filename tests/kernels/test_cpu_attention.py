@@ -16,9 +16,7 @@ from radixserve.kernels.cpu.paged import PagedAttention
 from radixserve.plan import SharedGroup
 from radixserve.scheduler.sharing import shared_groups
 
-keep_library = settings(
-    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+keep_library = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @dataclass

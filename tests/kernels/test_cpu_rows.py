@@ -14,9 +14,7 @@ from radixserve.kernels.cpu.library import Library
 
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16])
 SEEDS = st.integers(0, 2**31)
-keep_library = settings(
-    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+keep_library = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def close(got: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> None:

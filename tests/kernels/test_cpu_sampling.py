@@ -20,9 +20,7 @@ from radixserve.wire.params import SamplingParams
 CPU = torch.device("cpu")
 NO_IDS = np.zeros(0, np.int32)
 BORDER = 1e-6
-keep_library = settings(
-    max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+keep_library = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def batch_of(

@@ -105,9 +105,9 @@ struct PairMode {
         return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
     }
     RS_INLINE vf put_weights(uint32_t* to, int vector, vf weights) {
-        const __m256i half = (__m256i)_mm512_cvtneps_pbh((__m512)weights);
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to) + vector, half);
-        return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16);
+        const vh half = (vh)_mm512_cvtneps_pbh((__m512)weights);
+        __builtin_memcpy(reinterpret_cast<char*>(to) + vector * sizeof half, &half, sizeof half);
+        return (vf)(__builtin_convertvector(half, vu) << 16);
     }
     RS_INLINE void put_query(uint32_t* to, const uint16_t* from, int64_t dim) {
         __builtin_memcpy(to, from, static_cast<size_t>(dim) * sizeof(uint16_t));

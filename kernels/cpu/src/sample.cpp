@@ -9,6 +9,8 @@
 namespace rs {
 namespace {
 
+constexpr float kBinsPerNat = 32.0f;  // of the histogram of logits below the best
+constexpr int kBins = 1024;
 constexpr int64_t kSorted = 64;  // candidates left when a selection ends in a sort
 
 bool ranks_before(const Candidate& a, const Candidate& b) {
@@ -99,7 +101,7 @@ private:
             for (int64_t i = 0; i < keep; ++i) mass += weight(order_[i]);
             last = nucleus_end(order_, order_ + keep, 0.0, a_.top_p[row_] * mass);
         }
-        return draw_found(count, last);
+        return draw_found(count, last, false);
     }
 
     // The last of the sorted candidates before which the mass is less than wanted.
@@ -119,20 +121,47 @@ private:
         double total = 0.0;
         for (int64_t block = 0; block < blocks_; ++block) total += sums_[block];
         const double wanted = a_.top_p[row_] * total;
-        for (const int64_t k : {int64_t{16}, int64_t{128}, n_}) {
+        for (const int64_t k : {int64_t{16}, int64_t{128}}) {
+            if (k >= blocks_) break;  // nothing would be left out
             const int64_t count = find_best(k);
             double mass = 0.0;
             for (int64_t i = 0; i < count; ++i) mass += weights_[found_[i].id];
-            if (mass >= wanted || k >= blocks_) return draw_found(count, select(count, wanted));
+            if (mass < wanted) continue;
+            std::copy(found_, found_ + count, order_);
+            return draw_found(count, select(order_, order_ + count, 0.0, wanted), false);
         }
-        return -1;  // n_ >= blocks_: the loop has returned
+        return draw_flat(wanted);
     }
 
-    // nucleus_end of found_ without sorting it all.
-    Candidate select(int64_t count, double wanted) {
-        std::copy(found_, found_ + count, order_);
-        Candidate *low = order_, *high = order_ + count;
+    int bin_of(float value) const {
+        const float below = (best_ - value) * kBinsPerNat;
+        return below < static_cast<float>(kBins - 1) ? static_cast<int>(below) : kBins - 1;
+    }
+
+    // Where the nucleus is large: a histogram finds the bin in which it ends, and that one is ranked.
+    int32_t draw_flat(double wanted) {
+        double mass[kBins] = {};
+        for (int64_t i = 0; i < n_; ++i) mass[bin_of(scaled_[i])] += weights_[i];
         double before = 0.0;
+        int last_bin = 0;
+        while (last_bin < kBins - 1 && before + mass[last_bin] < wanted)
+            before += mass[last_bin++];
+        int64_t count = 0;
+        Candidate* end = order_;  // of those in the last bin
+        for (int64_t i = 0; i < n_; ++i) {
+            const int bin = bin_of(scaled_[i]);
+            if (bin > last_bin || scaled_[i] == -INFINITY) continue;
+            const Candidate here = {scaled_[i], static_cast<int32_t>(i)};
+            found_[count++] = here;
+            if (bin == last_bin) *end++ = here;
+        }
+        // Rounding may leave the sum short of what is wanted: then everything stays.
+        if (end == order_) return draw_found(count, {-INFINITY, INT32_MAX}, true);
+        return draw_found(count, select(order_, end, before, wanted), true);
+    }
+
+    // nucleus_end of [low, high) without sorting it all; changes their order.
+    Candidate select(Candidate* low, Candidate* high, double before, double wanted) const {
         while (high - low > kSorted) {
             Candidate* middle = low + (high - low) / 2;
             std::nth_element(low, middle, high, ranks_before);
@@ -150,13 +179,15 @@ private:
     }
 
     // Draw, in id order, from the found candidates up to `last` in rank that min_p leaves.
-    int32_t draw_found(int64_t count, const Candidate& last) {
+    // is_wide: the weights of the whole row are there and good enough.
+    int32_t draw_found(int64_t count, const Candidate& last, bool is_wide) {
         int64_t kept = 0;
         double total = 0.0;
         double* cumulated = reinterpret_cast<double*>(order_);  // its candidates are done with
         for (int64_t i = 0; i < count; ++i) {
             if (ranks_before(last, found_[i])) continue;
-            const double w = weight(found_[i]);
+            const double w = is_wide ? static_cast<double>(weights_[found_[i].id])
+                                     : weight(found_[i]);
             if (w < a_.min_p[row_] || w == 0.0) continue;
             total += w;
             cumulated[kept] = total;

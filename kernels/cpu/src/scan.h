@@ -18,6 +18,29 @@ RS_INLINE bool block_is_masked_out(const Scan& a, int64_t begin, int64_t n) {
     return (words[0] | words[1] | words[2] | words[3]) == 0;
 }
 
+RS_INLINE vf without_tail(vf v, int64_t n) {  // what load_upto filled up with is no logit
+    if (n >= kLanes) return v;
+    vi lane;
+    for (int j = 0; j < kLanes; ++j) lane[j] = j;
+    return pick(lane < static_cast<int32_t>(n), v, splat(-__builtin_inff()));
+}
+
+// The best of n values; NaNs are noted.
+RS_INLINE vf best_of(const float* values, int64_t n, vu* nans) {
+    vf top = splat(-__builtin_inff());
+    for (int64_t i = 0; i < n; i += kLanes) {
+        const vf v = load_upto(values + i, n - i);
+        *nans |= (vu)(v != v);
+        top = larger(without_tail(v, n - i), top);
+    }
+    return top;
+}
+
+RS_INLINE void divide(float* values, int64_t n, float by) {
+    for (int64_t i = 0; i < n; i += kLanes)
+        store_upto(values + i, load_upto(values + i, n - i) / by, n - i);
+}
+
 static Best scan(const Scan& a) {
     const bool is_masked = a.mask_bits != nullptr || a.mask_bytes != nullptr;
     alignas(64) float room[kScanBlock];
@@ -26,28 +49,18 @@ static Best scan(const Scan& a) {
     int64_t best_block = 0;
     for (int64_t begin = 0; begin < a.n; begin += kScanBlock) {
         const int64_t n = a.n - begin < kScanBlock ? a.n - begin : kScanBlock;
-        float* values = a.scaled != nullptr ? a.scaled + begin : room;
         vf top = splat(-__builtin_inff());
         if (block_is_masked_out(a, begin, n)) {
             if (a.scaled != nullptr)
-                for (int64_t i = 0; i < n; i += kLanes) store(values + i, top);
+                for (int64_t i = 0; i < n; i += kLanes) store(a.scaled + begin + i, top);
+        } else if (a.scaled == nullptr && !is_masked) {
+            top = best_of(a.logits + begin, n, &nans);
         } else {
+            float* values = a.scaled != nullptr ? a.scaled + begin : room;
             __builtin_memcpy(values, a.logits + begin, static_cast<size_t>(n) * sizeof(float));
             if (is_masked) mask_block(a, begin, n, values);
-            for (int64_t i = 0; i < n; i += kLanes) {
-                vf v = load_upto(values + i, n - i);
-                nans |= (vu)(v != v);
-                if (a.temperature != 1.0f) {
-                    v /= a.temperature;
-                    store_upto(values + i, v, n - i);
-                }
-                if (n - i < kLanes) {  // what load_upto filled up with is no logit
-                    vi lane;
-                    for (int j = 0; j < kLanes; ++j) lane[j] = j;
-                    v = pick(lane < static_cast<int32_t>(n - i), v, splat(-__builtin_inff()));
-                }
-                top = larger(v, top);
-            }
+            if (a.temperature != 1.0f) divide(values, n, a.temperature);
+            top = best_of(values, n, &nans);
         }
         const float block_best = largest_of(top);
         a.block_best[begin / kScanBlock] = block_best;
