@@ -96,10 +96,9 @@ def _fitted(request: Request, gateway: Door) -> Request:
     prompt_tokens = len(request.prompt) // 4
     if prompt_tokens == 0:
         raise InvalidRequest("the prompt is empty", param="prompt")
-    info = gateway.info
-    room = min(size for size in (info.context_len, info.kv_tokens, 2**31 - 1) if size > 0)
+    room = room_of(gateway)
     if prompt_tokens + min(1, params.max_new_tokens) > room:
-        owner = "context" if room == info.context_len else "KV pool"
+        owner = "context" if room == gateway.info.context_len else "KV pool"
         raise ContextTooLong(
             f"the prompt has {prompt_tokens} tokens; the {owner} holds {room}, "
             f"the output included. Shorten the prompt",
@@ -112,6 +111,12 @@ def _fitted(request: Request, gateway: Door) -> Request:
     return replace(
         request, params=msgspec.structs.replace(params, max_new_tokens=bound, min_new_tokens=least)
     )
+
+
+def room_of(gateway: Door) -> int:
+    """Tokens that context and KV pool hold for one request, output included."""
+    info = gateway.info
+    return min(size for size in (info.context_len, info.kv_tokens, 2**31 - 1) if size > 0)
 
 
 def vocabulary(gateway: Door) -> int:

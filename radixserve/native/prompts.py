@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from radixserve.errors import InvalidRequest
-from radixserve.native.calls import Door, vocabulary
+from radixserve.native.calls import Door, room_of, vocabulary
 from radixserve.text.parts import EncodedPrompt
 from radixserve.text.tokenizer import check_text
 
@@ -82,7 +82,7 @@ def ids_bytes(ids: object, param: str, vocab_size: int) -> bytes:
 def text_bytes(text: str, param: str, gateway: Door) -> bytes:
     """The ids of one prompt text as int32 bytes."""
     check_text(text, param)
-    ids = gateway.renderer.encode_text(text)
+    ids = gateway.renderer.encode_text(text, limit=room_of(gateway))
     if not len(ids):
         raise InvalidRequest(f"{param} is empty", param=param)
     return ids.astype("<i4").tobytes()
@@ -106,9 +106,10 @@ def _from_parts(parts: list[dict[str, Any]], gateway: Door) -> Prompt:
         else part
         for part in parts
     ]
-    encoded = gateway.renderer.encode_parts(plain, param="input")
+    for i, part in enumerate(parts):
+        if isinstance(choices := part.get("choices"), list):
+            several(choices, f"input[{i}].choices")
+    encoded = gateway.renderer.encode_parts(plain, param="input", limit=room_of(gateway))
     if encoded.choices is None and not len(encoded.ids):
         raise InvalidRequest("input is empty", param="input")
-    if encoded.choices is not None:
-        several(list(encoded.choices), "choices")
     return Prompt(ids=encoded.ids.astype("<i4").tobytes(), encoded=encoded)

@@ -104,8 +104,10 @@ class ChatTemplate:
         continue_final_message: bool = False,
         tools: list[dict[str, Any]] | None = None,
         variables: Mapping[str, Any] | None = None,
+        limit: int | None = None,
     ) -> IdArray:
-        """Ids of a conversation: [n] int32. Arguments and errors as for render().
+        """Ids of a conversation: [n] int32. Arguments and errors as for render(); for limit, see
+        Tokenizer.encode_runs.
 
         Control tokens that messages, tools or variables spell are plain text. Where none is spelt,
         the ids are those of render()'s text. BOS stands where the template puts it.
@@ -115,14 +117,14 @@ class ChatTemplate:
         given = [plain, tools, variables]
         if not any(map(tokenizer.spells_control, strings_in(given))):
             runs = [Run(self._render(plain, options), special=True)]
-            return tokenizer.encode_runs(runs, opens=True, bos=False)
+            return tokenizer.encode_runs(runs, opens=True, bos=False, limit=limit)
         marks = Marks(*unused_marks(given, 2))
         plain, tools, variables = map_strings(
             given, lambda text: marks.protect(tokenizer.split_control(text))
         )
         options = _Options(add_generation_prompt, continue_final_message, tools, variables)
         runs = marks.runs(self._render(plain, options), tokenizer.spells_control)
-        return tokenizer.encode_runs(runs, opens=True, bos=False)
+        return tokenizer.encode_runs(runs, opens=True, bos=False, limit=limit)
 
     def role_text(self, earlier: Roles, role: str) -> RoleText:
         """What opens and closes a block of `role` behind the closed blocks `earlier`.

@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from radixserve.errors import InvalidRequest
 from radixserve.text.tokenizer import IdArray, Run, Tokenizer
 
+MAX_REPEATED = 8 * 2**20
 _WORD_BORDER = re.compile(r"[A-Za-z](?= [A-Za-z])")
 
 
@@ -32,21 +35,31 @@ def encode_choices(
     *,
     opens: bool,
     bos: bool,
+    limit: int | None = None,
 ) -> tuple[IdArray, tuple[EncodedChoice, ...]]:
     """(ids of the tail, ids of each choice behind them), parted at the longest beginning that the
     tail alone and the tail with each choice have in common.
 
     tail: the text before the choices that is not tokenised yet. opens, bos: see Tokenizer.encode.
+    limit: see Tokenizer.encode_runs. Raises InvalidRequest where what every choice repeats of the
+    tail comes to more than MAX_REPEATED characters.
 
     Worked example: tail "a" with the choices "b" and "bc", where "ab" is a token and "abc" is not:
     tail [a], tail with choices [ab] and [ab, c], so nothing is common and the choices are [ab] and
     [ab, c].
     """
     settled, rest = split_settled(tokenizer, tail)
-    start = tokenizer.encode_runs(settled, opens=opens, bos=bos) if settled else _NOTHING
+    repeated = len(choices) * sum(len(run.text) for run in rest)
+    if repeated > MAX_REPEATED:
+        raise InvalidRequest(
+            f"the text before the choices, tokenised with each of them, comes to {repeated} "
+            f"characters, at most {MAX_REPEATED} are allowed; a border before its end helps"
+        )
+    encode = partial(tokenizer.encode_runs, bos=bos, limit=limit)
+    start = encode(settled, opens=opens) if settled else _NOTHING
     opens = opens and not settled
-    alone = tokenizer.encode_runs(rest, opens=opens, bos=bos)
-    whole = [tokenizer.encode_runs([*rest, run], opens=opens, bos=bos) for run in choices]
+    alone = encode(rest, opens=opens)
+    whole = [encode([*rest, run], opens=opens) for run in choices]
     common = min(_common_prefix(alone, ids) for ids in whole)
     encoded = tuple(EncodedChoice(run.text, ids[common:]) for run, ids in zip(choices, whole))
     return np.concatenate([start, alone[:common]]), encoded

@@ -64,15 +64,17 @@ def encode_parts(
     chat: ChatTemplate,
     *,
     param: str = "parts",
+    limit: int | None = None,
 ) -> EncodedPrompt:
-    """Ids of the prompt that `parts` describe.
+    """Ids of the prompt that `parts` describe. limit: tokens that there is room for.
 
     Raises InvalidRequest naming the part (as param[i]) that is malformed, holds ids outside the
-    vocabulary or lone surrogates, or names a role that the template refuses there.
+    vocabulary or lone surrogates, or names a role that the template refuses there; ContextTooLong
+    where the text is too long for `limit`, whatever its tokens.
     """
     if not isinstance(parts, list | tuple):
         raise InvalidRequest("must be a list of parts", param=param)
-    prompt = _Prompt(tokenizer, chat)
+    prompt = _Prompt(tokenizer, chat, limit)
     choices = None
     for i, part in enumerate(parts):
         kind = _kind(part, f"{param}[{i}]")
@@ -91,9 +93,10 @@ def encode_parts(
 class _Prompt:
     """The prompt as far as it has been read: finished ids, and the runs of the open segment."""
 
-    def __init__(self, tokenizer: Tokenizer, chat: ChatTemplate) -> None:
+    def __init__(self, tokenizer: Tokenizer, chat: ChatTemplate, limit: int | None) -> None:
         self._tokenizer = tokenizer
         self._chat = chat
+        self._limit = limit
         self._pieces: list[IdArray] = []
         self._length = 0
         self._segments: list[Segment] = []
@@ -213,7 +216,14 @@ class _Prompt:
             self._length += len(ids)
 
     def _encode(self, runs: Sequence[Run]) -> IdArray:
-        return self._tokenizer.encode_runs(runs, opens=self._length == 0, bos=self._adds_bos)
+        return self._tokenizer.encode_runs(
+            runs, opens=self._length == 0, bos=self._adds_bos, limit=self._room()
+        )
+
+    def _room(self) -> int | None:
+        if self._limit is None:
+            return None
+        return max(0, self._limit - self._length)
 
     def _encode_choices(self, choices: Sequence[str]) -> tuple[EncodedChoice, ...]:
         ids, encoded = encode_choices(
@@ -222,6 +232,7 @@ class _Prompt:
             [Run(text, special=self._open is None) for text in choices],
             opens=self._length == 0,
             bos=self._adds_bos,
+            limit=self._room(),
         )
         self._runs = []
         self._append("text", ids)

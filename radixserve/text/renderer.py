@@ -15,7 +15,7 @@ from radixserve.text.chat import ChatTemplate, Messages
 from radixserve.text.incremental import Detokenizer
 from radixserve.text.load import read_files
 from radixserve.text.parts import EncodedPrompt, encode_parts
-from radixserve.text.tokenizer import IdArray, Tokenizer
+from radixserve.text.tokenizer import IdArray, Run, Tokenizer
 from radixserve.weights.source import ModelSource
 
 
@@ -37,16 +37,22 @@ class Renderer:
         files = read_files(source)
         return cls(Tokenizer(files), ChatTemplate.load(files, config.chat_template), config)
 
-    def encode_text(self, text: str) -> IdArray:
+    def encode_text(self, text: str, *, limit: int | None = None) -> IdArray:
         """Ids of a whole prompt written as text: [n] int32; control tokens in it are tokens.
 
-        Raises InvalidRequest for lone surrogates, ContextTooLong past max_prompt_tokens.
+        limit: tokens that the model has room for; of a text that cannot fit, nothing is tokenised.
+        Raises InvalidRequest for lone surrogates, ContextTooLong past max_prompt_tokens and where
+        that is so.
         """
-        return self._bounded(self.tokenizer.encode(text, opens=True, special=True))
+        runs = (Run(text, special=True),)
+        return self._bounded(
+            self.tokenizer.encode_runs(runs, opens=True, limit=self._smaller(limit))
+        )
 
     def encode_messages(
         self,
         messages: Messages,
+        limit: int | None = None,
         /,
         *,
         add_generation_prompt: bool | None = None,
@@ -55,7 +61,7 @@ class Renderer:
         **variables: Any,
     ) -> IdArray:
         """Ids of a conversation: [n] int32; see ChatTemplate.encode. variables: more of them for
-        the template. Raises InvalidRequest, ContextTooLong."""
+        the template. limit: see encode_text. Raises InvalidRequest, ContextTooLong."""
         return self._bounded(
             self.chat.encode(
                 messages,
@@ -64,14 +70,21 @@ class Renderer:
                 continue_final_message=continue_final_message,
                 tools=tools,
                 variables=variables,
+                limit=self._smaller(limit),
             )
         )
 
     def encode_parts(
-        self, parts: Sequence[Mapping[str, Any]], *, param: str = "parts"
+        self,
+        parts: Sequence[Mapping[str, Any]],
+        *,
+        param: str = "parts",
+        limit: int | None = None,
     ) -> EncodedPrompt:
-        """The prompt of a program's call, see parts.py. Raises InvalidRequest, ContextTooLong."""
-        prompt = encode_parts(parts, self.tokenizer, self.chat, param=param)
+        """The prompt of a program's call, see parts.py. limit: see encode_text. Raises
+        InvalidRequest, ContextTooLong."""
+        most = self._smaller(limit)
+        prompt = encode_parts(parts, self.tokenizer, self.chat, param=param, limit=most)
         self._bounded(prompt.ids)
         return prompt
 
@@ -86,6 +99,9 @@ class Renderer:
             skip_special=skip_special,
             keep_stop=keep_stop,
         )
+
+    def _smaller(self, limit: int | None) -> int | None:
+        return min(filter(None, (limit, self._max_prompt_tokens)), default=None)
 
     def _bounded(self, ids: IdArray) -> IdArray:
         limit = self._max_prompt_tokens

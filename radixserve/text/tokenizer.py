@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
-from radixserve.errors import InvalidRequest, ModelLoadError
+from radixserve.errors import ContextTooLong, InvalidRequest, ModelLoadError
 from radixserve.text.files import TextFiles
 from radixserve.text.incremental import output_bytes
 from radixserve.text.load import read_files
@@ -51,7 +51,7 @@ class Tokenizer:
     where there is none. eos_ids: what tokenizer and generation_config name as ends. opening_text:
     the control tokens that encode() puts in front of a prompt, "" for none. has_hard_borders: text
     before a control token is tokenised as if it stood alone. splits_words: so is text before the
-    space in "a b", two letters of ASCII, whatever follows.
+    space in "a b", two letters of ASCII, whatever follows. longest_token: in bytes.
     """
 
     def __init__(self, files: TextFiles) -> None:
@@ -60,6 +60,8 @@ class Tokenizer:
         self.token_bytes = vocabulary.token_bytes
         self.special_bytes = vocabulary.special_bytes
         self.special_ids = frozenset(vocabulary.special_bytes)
+        spelt = itertools.chain(self.token_bytes, self.special_bytes.values())
+        self.longest_token = max(map(len, spelt), default=1)
         self._control = control_pattern(spec)
         self._encoders = _Encoders(spec)
         self._check_added(spec)
@@ -92,14 +94,24 @@ class Tokenizer:
         """
         return self.encode_runs((Run(text, special),), opens=opens, bos=bos)
 
-    def encode_runs(self, runs: Sequence[Run], *, opens: bool, bos: bool = True) -> IdArray:
+    def encode_runs(
+        self, runs: Sequence[Run], *, opens: bool, bos: bool = True, limit: int | None = None
+    ) -> IdArray:
         """Ids of the runs as one text: borders between runs are no borders between tokens.
 
         Control tokens come out only where a run with special=True spells them whole. opens, bos:
-        see encode. Raises InvalidRequest for lone surrogates.
+        see encode. limit: tokens that there is room for. Raises InvalidRequest for lone
+        surrogates, ContextTooLong for a text that is too long for `limit` of the longest token,
+        before it costs anything.
         """
         text = "".join(run.text for run in runs)
-        check_text(text)
+        size = check_text(text)
+        if limit is not None and size > limit * self.longest_token:
+            raise ContextTooLong(
+                f"a text of {size} bytes does not fit {limit} tokens, the longest of which has "
+                f"{self.longest_token} bytes",
+                param="prompt",
+            )
         if self._has_hidden_control(runs, text):
             ids = self._encode_apart(runs, opens)
         else:
@@ -216,7 +228,8 @@ class _Encoders:
         if not text:
             return []
         encoder = (self._special if special else self._plain)[opens]
-        return list(encoder.encode(text, add_special_tokens=False).ids)
+        # encode() would hold the GIL.
+        return list(encoder.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
     def id_of(self, text: str) -> int | None:
         return self._special[True].token_to_id(text)
@@ -230,10 +243,11 @@ class _Encoders:
         return whole[: next(starts, 0)]
 
 
-def check_text(text: str, param: str | None = None) -> None:
-    """Raise InvalidRequest where `text` holds a lone surrogate, which no UTF-8 text can."""
+def check_text(text: str, param: str | None = None) -> int:
+    """Length in UTF-8. Raises InvalidRequest where `text` holds a lone surrogate, which no UTF-8
+    text can."""
     try:
-        text.encode()
+        return len(text.encode())
     except UnicodeEncodeError as error:
         raise InvalidRequest(
             f"lone surrogate U+{ord(text[error.start]):04X} at character {error.start}", param=param

@@ -193,6 +193,22 @@ def test_an_abort_has_a_small_body(gateway):
     error_of(ask(gateway, "/abort_request", {"rid": "x" * 70_000}), 413)
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": "a " * 100_000}]}),
+        (COMPLETIONS, {"prompt": "a " * 100_000}),
+        (COMPLETIONS, {"prompt": ["a", "a " * 100_000]}),
+        ("/generate", {"text": "a " * 100_000}),
+        ("/generate", {"input": [{"text": "a " * 100_000}, {"choices": ["a", "b"]}]}),
+    ],
+)
+def test_a_text_that_cannot_fit_is_refused_untokenised(gateway, path, body):
+    error = error_of(ask(gateway, path, body), 400)
+    assert error["code"] == "context_length_exceeded"
+    assert "does not fit 512 tokens" in error["message"]
+
+
 def test_long_bodies_are_read_in_a_thread(gateway):
     text = "a " * 200_000
     error = error_of(ask(gateway, CHAT, hello(stop=text)), 400)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.api.scripted import ScriptedGateway, logprob
-from tests.api.talk import answered
+from tests.api.talk import answered, ask, error_of
 
 
 @pytest.fixture
@@ -73,3 +73,9 @@ def test_choices_at_the_start_of_a_prompt(gateway):
 
 def test_an_empty_choice_has_no_scores(gateway):
     assert choose(gateway, [""])["choices"] == [{"text": "", "ids": [], "logprobs": []}]
+
+
+def test_too_many_choices_are_refused(renderer):
+    parts = [{"text": "the"}, {"choices": ["a"] * 1025}]
+    error = error_of(ask(ScriptedGateway(renderer), "/generate", {"input": parts}), 400)
+    assert error["param"] == "input[1].choices"

@@ -53,6 +53,44 @@ def test_prompts_are_bounded_where_configured(tmp_path):
             call()
 
 
+def test_text_that_no_tokens_could_fit_is_refused_before_it_is_tokenised(tmp_path):
+    renderer = load(tmp_path)
+    longest = renderer.tokenizer.longest_token
+    assert longest == max(map(len, renderer.tokenizer.special_bytes.values()))
+    blocks = [{"role_open": "user"}, {"text": "x" * 4 * longest}, {"role_close": "user"}]
+    in_pieces = [{"text": "x" * 2 * longest}, {"border": True}] * 2
+    calls = [
+        lambda limit: renderer.encode_text("é" * (2 * longest), limit=limit),
+        lambda limit: renderer.encode_messages(
+            [{"role": "user", "content": "x" * 4 * longest}], limit
+        ),
+        lambda limit: renderer.encode_parts(blocks, limit=limit),
+        lambda limit: renderer.encode_parts(in_pieces, limit=limit),
+        lambda limit: renderer.encode_parts(
+            [{"text": "x"}, {"choices": ["x" * 4 * longest]}], limit=limit
+        ),
+    ]
+    for call in calls:
+        call(None)
+        call(10_000)
+        with pytest.raises(ContextTooLong, match=f"longest of which has {longest} bytes"):
+            call(3)
+    renderer.encode_text("é" * (2 * longest), limit=4)
+
+
+def test_the_configured_bound_holds_before_tokenising_too(tmp_path):
+    renderer = load(tmp_path, TextConfig(max_prompt_tokens=6))
+    for limit in (None, 100):
+        with pytest.raises(ContextTooLong, match="does not fit 6 tokens"):
+            renderer.encode_text("x" * 7 * renderer.tokenizer.longest_token, limit=limit)
+
+
+def test_a_variable_of_the_template_may_be_called_limit(tmp_path):
+    renderer = load(tmp_path, chat_template="{{ limit }}")
+    ids = renderer.encode_messages([{"role": "user", "content": "x"}], 100, limit="the fox")
+    assert renderer.tokenizer.decode(ids) == "the fox"
+
+
 def test_raw_prompts_may_spell_control_tokens_and_chats_may_not(tmp_path):
     renderer = load(tmp_path, add_bos=True)
     assert renderer.encode_text(f"a{END}").tolist().count(2) == 1

@@ -270,6 +270,19 @@ def test_lone_surrogates_are_refused(tokenizer, text, special):
         tokenizer.encode(text, opens=True, special=special)
 
 
+def test_encoding_frees_the_interpreter(tokenizer):
+    """Other threads go on while a long text is tokenised: the count would be 1 or 2."""
+    encoding = threading.Thread(
+        target=lambda: tokenizer.encode("the quick fox " * 100_000, opens=True, special=True)
+    )
+    encoding.start()
+    turns = 0
+    while encoding.is_alive():
+        turns += 1
+        encoding.join(0.001)
+    assert turns > 20
+
+
 def test_threads_do_not_disturb_one_another(tokenizer):
     text = f"the quick{END} fox " * 50
     want = {mode: tokenizer.encode(text, opens=True, special=mode).tolist() for mode in (0, 1)}

@@ -13,7 +13,7 @@ from radixserve.api.openai.sampling import sampling_params, stream_options
 from radixserve.api.openai.schema import ROLES, ChatRequest, Message
 from radixserve.chunks import Chunk, Request
 from radixserve.errors import InvalidRequest
-from radixserve.native.calls import Door, new_rid
+from radixserve.native.calls import Door, new_rid, room_of
 from radixserve.native.fields import read
 from radixserve.native.request import check_rid, namespace, program_ref
 from radixserve.text.tokenizer import Tokenizer
@@ -141,6 +141,7 @@ def _prompt(given: ChatRequest, gateway: Door) -> bytes:
         )
     ids = gateway.renderer.encode_messages(
         messages,
+        room_of(gateway),
         add_generation_prompt=given.add_generation_prompt,
         continue_final_message=given.continue_final_message,
         **given.chat_template_kwargs,
