@@ -6,6 +6,7 @@ of a request beyond its matcher, the scheduler.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import select
@@ -111,8 +112,9 @@ class Compiler:
     def close(self) -> None:
         """End the child; nothing more comes."""
         self._jobs.put(None)
-        self._child.close()
+        self._child.kill()
         self._thread.join()
+        self._child.bury()
 
     def _matcher(self, compiled: xgrammar.CompiledGrammar, who: _Waiting) -> Matcher:
         return Matcher(compiled, self._vocabulary, who.stop_ids)
@@ -189,12 +191,25 @@ class _Child:
         logger.warning("a grammar was given up: compiling it %s", why)
         return InvalidRequest(f"compiling it {why}", param=constraint.kind, code=CODE)
 
-    def close(self) -> None:
+    def kill(self) -> None:
+        """End the child, from any thread; there will be no other."""
         with self._lock:
             self._is_closed = True
             process = self._process
         if process is not None:
             process.kill()
+
+    def bury(self) -> None:
+        """Free what a child that has ended or failed still holds."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):  # what was not written any more is lost
+                    pipe.close()
+        process.wait()
 
     def _exchange(self, body: bytes, seconds: float) -> bytes | None:
         """Send one message and wait for one; a child that does not answer is ended."""
@@ -209,11 +224,7 @@ class _Child:
         except OSError:
             answer = None
         if answer is None:
-            process.kill()
-            process.stdin.close()
-            process.stdout.close()
-            process.wait()
-            self._process = None
+            self.bury()
         return answer
 
     def _read(self, fd: int, deadline: float) -> bytes | None:

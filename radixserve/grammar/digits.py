@@ -70,7 +70,8 @@ def integers(bounds: Bounds) -> Automaton:
 def decimals(bounds: Bounds) -> Automaton:
     """Numbers within `bounds` of at most DECIMAL_DIGITS digits."""
     sizes = [len(str(abs(int(b)))) for b in (bounds.low, bounds.high) if b is not None]
-    whole = min(DECIMAL_DIGITS, max([*sizes, 1]) + (0 if len(sizes) == 2 else 3))
+    whole = max([*sizes, 1]) if len(sizes) == 2 else max([10, *(size + 3 for size in sizes)])
+    whole = min(DECIMAL_DIGITS, whole)
     return _signed(bounds, whole, DECIMAL_DIGITS - whole)
 
 
@@ -89,17 +90,21 @@ def multiples(divisor: Fraction) -> Automaton:
     if unit > MAX_DIVISOR:
         raise automaton.TooLarge(f"a divisor of more than {MAX_DIVISOR} units of its last place")
 
+    last = max(places, 1)  # places behind the divisor's own hold zeros
+
     def step(state: _Rest) -> tuple[list[tuple[int, int, _Rest]], bool]:
         rest, used = state
         found: list[tuple[int, int, _Rest]] = []
-        if used is None or used < places:
-            after = None if used is None else used + 1
-            found = [(_ZERO + d, _ZERO + d, ((rest * 10 + d) % unit, after)) for d in range(10)]
         if used is None:
-            found.append((_MINUS, _MINUS, (rest, used)))
-            if places:
-                found.append((_POINT, _POINT, (rest, 0)))
-        return found, used != 0 and rest * 10 ** (places - (used or 0)) % unit == 0
+            found = [(_ZERO + d, _ZERO + d, ((rest * 10 + d) % unit, None)) for d in range(10)]
+            found += [(_MINUS, _MINUS, (rest, None)), (_POINT, _POINT, (rest, 0))]
+        elif used < places:
+            after = used + 1
+            found = [(_ZERO + d, _ZERO + d, ((rest * 10 + d) % unit, after)) for d in range(10)]
+        else:
+            found = [(_ZERO, _ZERO, (rest, last))]
+        missing = max(0, places - (used or 0))
+        return found, used != 0 and rest * 10**missing % unit == 0
 
     start: _Rest = (0, None)
     return automaton.explore(start, step)

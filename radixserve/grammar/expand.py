@@ -42,6 +42,7 @@ class Expander:
     def __init__(self, document: Document) -> None:
         self._document = document
         self._steps = 0
+        self._lossy = 0  # how often something was said more narrowly than it is
         self._disjoint: dict[tuple[str, str], bool] = {}
 
     def alternatives(self, conj: Conj) -> list[Facts]:
@@ -80,6 +81,7 @@ class Expander:
     def _negated(self, node: Node) -> Iterator[tuple[Part, ...]]:
         assert isinstance(node.schema, dict)
         for keyword, value in node.schema.items():
+            self._lossy += not negate.is_exact(node.schema, keyword)
             if keyword == "$ref":
                 yield (self._followed(node, negated=True),)
             else:
@@ -141,11 +143,14 @@ class Expander:
         return self._disjoint[key]
 
     def is_empty(self, conj: Conj, depth: int) -> bool:
-        """Provably nothing satisfies `conj`; looks `depth` levels into required properties."""
+        """Provably nothing satisfies `conj`; looks `depth` levels into required properties. What
+        was said more narrowly than it is proves nothing."""
+        before = self._lossy
         try:
-            return all(self._is_void(facts, depth) for facts in self.alternatives(conj))
+            found = self.alternatives(conj)
         except InvalidRequest:
             return False
+        return self._lossy == before and all(self._is_void(facts, depth) for facts in found)
 
     def _is_void(self, facts: Facts, depth: int) -> bool:
         if facts.enums:
@@ -159,6 +164,7 @@ class Expander:
 
     def _evaluated(self, schema: dict[str, Any], keywords: list[str], node: Node) -> Choice:
         """unevaluatedProperties and unevaluatedItems: every alternative of the rest is closed."""
+        self._lossy += 1
         rest = {k: v for k, v in schema.items() if k not in keywords}
         options = []
         for facts in self.alternatives((Node(rest, node.pointer, False, node.trail),)):

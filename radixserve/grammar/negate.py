@@ -8,6 +8,7 @@ A keyword without an entry gives no alternative: what is left is narrower than t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -31,6 +32,15 @@ def options(schema: dict[str, Any], keyword: str, value: Any, node: Node) -> Ite
         yield from _RULES[keyword](schema, value, node)
 
 
+def is_exact(schema: dict[str, Any], keyword: str) -> bool:
+    """Whether `options` gives every way in which `keyword` fails, not only some."""
+    if keyword == "items":
+        return "prefixItems" not in schema
+    if keyword == "contains":
+        return not {"minContains", "maxContains"} & schema.keys()
+    return keyword in _RULES or keyword in _EXACT
+
+
 def _child(schema: Any, node: Node, *, negated: bool, below: bool = True) -> Node:
     return Node(schema, node.pointer, negated, () if below else node.trail)
 
@@ -42,6 +52,12 @@ def _any_of(_: dict[str, Any], value: Any, node: Node) -> Iterator[Option]:
 def _all_of(_: dict[str, Any], value: Any, node: Node) -> Iterator[Option]:
     for schema in value:
         yield (_child(schema, node, negated=True, below=False),)
+
+
+def _one_of(_: dict[str, Any], value: Any, node: Node) -> Iterator[Option]:
+    yield from _any_of(_, value, node)
+    for pair in itertools.combinations(value, 2):
+        yield tuple(_child(s, node, negated=False, below=False) for s in pair)
 
 
 def _not(_: dict[str, Any], value: Any, node: Node) -> Iterator[Option]:
@@ -115,9 +131,15 @@ _BOUNDS = (
     ("maxProperties", "object", "minProperties", 1),
 )
 
+# Literals, and keywords that say nothing by themselves.
+_EXACT = frozenset(
+    {"type", "const", "enum", "pattern", "$ref", "then", "else", "minContains", "maxContains"}
+)
+
 _RULES: dict[str, Callable[[dict[str, Any], Any, Node], Iterator[Option]]] = {
     "anyOf": _any_of,
     "allOf": _all_of,
+    "oneOf": _one_of,
     "not": _not,
     "if": _if,
     "required": _required,

@@ -45,7 +45,7 @@ def shape_of(
         names |= dict.fromkeys(part.named)
     names |= facts.required
     listed = _listed_names(facts, check, expander)
-    if listed is not None and _is_open(facts, names):
+    if listed is not None and _is_open(facts):
         names |= dict.fromkeys(listed)
     patterns = _Patterns(facts.objects)
     shape = Shape()
@@ -59,13 +59,14 @@ def shape_of(
     return shape
 
 
-def _is_open(facts: Facts, names: dict[str, None]) -> bool:
+def _is_open(facts: Facts) -> bool:
     """Names beyond the declared ones may come."""
     spoken = any(
         part.patterns or (part.rest is not None and part.rest.schema is not True)
         for part in facts.objects
     )
-    return spoken or not names
+    declared = any(part.named for part in facts.objects if not part.is_silent) or facts.required
+    return spoken or not declared
 
 
 def _listed_names(facts: Facts, check: Filter, expander: Expander) -> list[str] | None:
@@ -118,7 +119,7 @@ def _add_more(
     tools: tuple[spell.Speller, Expander],
     pointer: str,
 ) -> None:
-    if not _is_open(facts, names):
+    if not _is_open(facts):
         return
     if len(patterns.wide) > MAX_PATTERNS:
         raise refused(pointer, "patternProperties", f"more than {MAX_PATTERNS} patterns")

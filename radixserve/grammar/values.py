@@ -28,12 +28,18 @@ class Filter:
         checker = FormatChecker(formats=())
         for name in formats.PATTERNS:
             checker.checks(name)(_format_check(name))
-        self._root: Validator = Draft202012Validator(document.standalone(), format_checker=checker)
+        schema = document.standalone()
+        # Ours is narrower than a format and none is wider: under `not` each errs the other way.
+        readings = (checker, Draft202012Validator.FORMAT_CHECKER, None)
+        self._roots: list[Validator] = [
+            Draft202012Validator(schema, format_checker=reading) for reading in readings
+        ]
 
     def valid(self, candidates: list[Any], conj: Conj) -> list[Any]:
         """Those of the candidates that satisfy every node, each once."""
         checks = [
-            (self._root.evolve(schema=schema), node.negated)
+            (root.evolve(schema=schema), node.negated)
+            for root in self._roots
             for node in conj
             if (schema := _without_list(node, candidates)) is not True or node.negated
         ]
