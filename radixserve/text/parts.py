@@ -33,6 +33,9 @@ from radixserve.text.tokenizer import IdArray, Run, Tokenizer, check_text
 
 __all__ = ["EncodedChoice", "EncodedPrompt", "Segment", "encode_parts"]
 
+# Blocks that may be rendered for one prompt: opening one renders all before it. That is 256 blocks
+# from nothing, or 32 behind a thousand that came as ids.
+MAX_RENDERED = 32_768
 _KINDS = ("ids", "text", "border", "role_open", "role_close", "choices")
 
 
@@ -103,6 +106,7 @@ class _Prompt:
         self._runs: list[Run] = []
         self._roles: tuple[str, ...] = ()
         self._open: str | None = None
+        self._rendered = 0
         # The template puts BOS itself where its text comes first.
         self._adds_bos = True
         # Opening of an assistant block, until it is known whether the model writes all of it.
@@ -152,6 +156,11 @@ class _Prompt:
         role = check_role(role)
         if self._open is not None:
             raise InvalidRequest(f"the block of role {self._open!r} is still open")
+        self._rendered += len(self._roles)
+        if self._rendered > MAX_RENDERED:
+            raise InvalidRequest(
+                "too many role blocks in one prompt; let it go on from ids with their roles"
+            )
         text = self._chat.role_text(self._roles, role).open
         self._open = role
         if role == "assistant":

@@ -19,6 +19,7 @@ Roles = tuple[str, ...]
 Render = Callable[[Roles, tuple[str, ...], bool], str]
 
 MAX_BLOCKS = 1024
+MAX_ROLES = 16  # different ones
 _ROLE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _PROBED = (
     ("system", "user", "assistant", "user", "assistant"),
@@ -35,7 +36,7 @@ class RoleText:
 
 
 class RoleTexts:
-    """The role texts of one template; each is rendered once and kept.
+    """The role texts of one template; the last some hundred are kept.
 
     Worked example, ChatML with a default system block: role_text((), "user") opens with
     "<|im_start|>system\\nYou are ..<|im_end|>\\n<|im_start|>user\\n" and closes with
@@ -46,7 +47,7 @@ class RoleTexts:
         self._render = render
         # Drawn at random so that no template's own text and no user's can hold it.
         self._stem = f"\ufdd0{os.urandom(6).hex()}"
-        self._layout = functools.lru_cache(maxsize=4096)(self._rendered_layout)
+        self._layout = functools.lru_cache(maxsize=512)(self._rendered_layout)
 
     def role_text(self, earlier: Roles, role: str) -> RoleText:
         """Texts around a block of `role` behind the closed blocks `earlier`.
@@ -56,6 +57,8 @@ class RoleTexts:
         check_role(role)
         if len(earlier) >= MAX_BLOCKS:
             raise InvalidRequest(f"more than {MAX_BLOCKS} role blocks in one program")
+        if len({*earlier, role}) > MAX_ROLES:
+            raise InvalidRequest(f"more than {MAX_ROLES} different roles in one program")
         between, close = self._ends((*earlier, role))
         if not earlier:
             return RoleText(between, close)

@@ -10,6 +10,7 @@ import pytest
 
 from radixserve.config.schema import TextConfig
 from radixserve.errors import ContextTooLong, InvalidRequest
+from radixserve.text.choices import MAX_REPEATED
 from radixserve.text.renderer import Renderer
 from radixserve.weights.source import ModelSource
 from tests.chat_templates import FOLDING, TRIMMING
@@ -76,6 +77,27 @@ def test_text_that_no_tokens_could_fit_is_refused_before_it_is_tokenised(tmp_pat
         with pytest.raises(ContextTooLong, match=f"longest of which has {longest} bytes"):
             call(3)
     renderer.encode_text("é" * (2 * longest), limit=4)
+
+
+def test_opening_blocks_is_bounded_by_what_it_renders(tmp_path):
+    """Each block opened renders all before it."""
+    renderer = load(tmp_path)
+    block = [{"role_open": "user"}, {"text": "x"}, {"role_close": "user"}]
+    with pytest.raises(InvalidRequest, match="too many role blocks") as caught:
+        renderer.encode_parts(block * 300)
+    assert caught.value.param == f"parts[{256 * 3}].role_open"
+    begun = renderer.encode_parts(block * 100)
+    told = {"ids": begun.ids.tolist(), "roles": [*begun.roles] * 10}
+    assert len(renderer.encode_parts([told, *block * 20]).roles) == 1020
+
+
+def test_text_that_every_choice_would_repeat_is_bounded(tmp_path):
+    renderer = load(tmp_path)
+    one_word = {"text": "x" * (MAX_REPEATED // 100 + 1)}
+    choices = {"choices": ["a"] * 100}
+    with pytest.raises(InvalidRequest, match="a border before its end helps"):
+        renderer.encode_parts([one_word, choices])
+    assert renderer.encode_parts([one_word, {"border": True}, choices]).choices is not None
 
 
 def test_the_configured_bound_holds_before_tokenising_too(tmp_path):

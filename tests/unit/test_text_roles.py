@@ -6,7 +6,7 @@ import pytest
 
 from radixserve.errors import InvalidRequest
 from radixserve.text.chat import ChatTemplate
-from radixserve.text.roles import MAX_BLOCKS, RoleText
+from radixserve.text.roles import MAX_BLOCKS, MAX_ROLES, RoleText
 from tests.chat_templates import APPENDING, DEFAULT_SYSTEM, FOLDING, NO_SYSTEM, REWRITING
 from tests.tiny_tokenizer import CHATML
 
@@ -134,6 +134,14 @@ def test_role_names_are_words(role):
 def test_blocks_of_one_program_are_bounded():
     with pytest.raises(InvalidRequest, match=f"more than {MAX_BLOCKS} role blocks"):
         chat_of(CHATML).role_text(("user",) * MAX_BLOCKS, "user")
+
+
+def test_the_number_of_different_roles_is_bounded():
+    roles = tuple(f"role{i}" for i in range(MAX_ROLES))
+    chat = chat_of(CHATML)
+    assert chat.role_text(roles * 2, roles[0]).open
+    with pytest.raises(InvalidRequest, match=f"more than {MAX_ROLES} different roles"):
+        chat.role_text(roles, "another")
 
 
 def test_role_texts_are_rendered_once():
