@@ -6,6 +6,7 @@ expected. Must not know: routes, dialects.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from radixserve.errors import EngineDead, RequestError
 from radixserve.log import logger
 
 _TYPES = {401: "authentication_error", 429: "rate_limit_error", 499: "cancelled_error"}
+MAX_SAID = 2000  # characters
 _FRAMEWORK_CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
@@ -65,6 +67,13 @@ def answer(
     )
 
 
+def is_own_cancellation(error: BaseException) -> bool:
+    """Whether `error` ends the running task itself. A CancelledError that comes out of something
+    which the task awaits is a fault like any other."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
 def install(app: FastAPI) -> None:
     """Give the framework's own errors and ours the envelope."""
 
@@ -96,7 +105,9 @@ class LastResort:
 
         try:
             await self._app(scope, receive, watched)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if is_own_cancellation(error):
+                raise
             logger.exception("%s %s failed", scope["method"], ascii(scope["path"]))
             if not started:
                 await fault(error)(scope, receive, send)
@@ -109,5 +120,9 @@ def _body(status: int, message: str, param: str | None, code: str | None) -> dic
 
 
 def _printable(value: str | None) -> str | None:
-    """Errors may quote what a client sent; half a surrogate pair would not encode."""
-    return None if value is None else value.encode("utf-8", "backslashreplace").decode()
+    """Errors may quote what a client sent: of any length, and half a surrogate pair does not
+    encode."""
+    if value is None:
+        return None
+    short = value if len(value) <= MAX_SAID else value[:MAX_SAID] + ".."
+    return short.encode("utf-8", "backslashreplace").decode()

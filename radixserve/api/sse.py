@@ -14,7 +14,7 @@ import msgspec
 from fastapi import Request, Response
 from starlette.types import Receive, Scope, Send
 
-from radixserve.api.faults import envelope
+from radixserve.api.faults import envelope, is_own_cancellation
 from radixserve.errors import Cancelled, EngineDead, RequestError
 from radixserve.log import logger
 
@@ -98,8 +98,8 @@ async def _framed(events: AsyncGenerator[Event | None, None]) -> AsyncGenerator[
             begun = True
             yield b"" if event is None else frame(event)
         yield DONE
-    except Exception as error:
-        if not begun:
+    except (Exception, asyncio.CancelledError) as error:
+        if not begun or is_own_cancellation(error):
             raise
         if not isinstance(error, RequestError | EngineDead):
             logger.exception("a stream failed")

@@ -6,9 +6,10 @@ for nothing. Must not know: any one dialect, HTTP.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -16,6 +17,27 @@ from radixserve.errors import InvalidRequest
 
 T = TypeVar("T")
 Refusals = Mapping[str, tuple[Any, ...]]
+
+# What clients choose and the engine keeps while a request lives, or longer.
+Name = Annotated[str, msgspec.Meta(max_length=256)]
+Path = Annotated[str, msgspec.Meta(max_length=1024)]
+
+# Names for one thing, in this dialect or another.
+_ALIASES = (
+    {"max_new_tokens", "max_tokens", "max_completion_tokens", "max_length", "num_predict"},
+    {"min_new_tokens", "min_tokens"},
+    {"sampling_seed", "seed", "random_seed"},
+    {"stop", "stop_sequences", "stop_strings", "stop_words"},
+    {"stop_token_ids", "eos_token_id", "stop_ids"},
+    {"n", "best_of", "num_return_sequences"},
+    {"repetition_penalty", "repeat_penalty"},
+    {"text", "prompt"},
+    {"input_ids", "prompt_token_ids", "token_ids"},
+    {"return_logprob", "logprobs"},
+    {"top_logprobs_num", "top_logprobs"},
+    {"sampling_params", "sampling", "parameters"},
+    {"rid", "request_id"},
+)
 
 _PLACE = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>.*)`$")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>.*)`")
@@ -43,7 +65,7 @@ def read(kind: type[T], body: object, *, refused: Refusals | None = None, at: st
     try:
         return msgspec.convert(given, kind, str_keys=True)
     except msgspec.ValidationError as error:
-        raise _named(str(error), at) from None
+        raise _named(str(error), at, kind) from None
 
 
 def _dropped(name: str, value: object, refused: Refusals, at: str) -> bool:
@@ -57,18 +79,27 @@ def _dropped(name: str, value: object, refused: Refusals, at: str) -> bool:
     )
 
 
-def _named(message: str, at: str) -> InvalidRequest:
+def _named(message: str, at: str, kind: type) -> InvalidRequest:
     place = _PLACE.search(message)
     path = place["path"] if place else ""
     where = _join(at, path)
     text = message[: place.start()] if place else message
     if unknown := _UNKNOWN.match(text):
         name = _join(where, unknown["name"])
-        return InvalidRequest(f"unknown field {name}", param=name, code="unknown_parameter")
+        said = f"unknown field {name}{_meant(unknown['name'], kind)}"
+        return InvalidRequest(said, param=name, code="unknown_parameter")
     if missing := _MISSING.match(text):
         name = _join(where, missing["name"])
         return InvalidRequest(f"missing field {name}", param=name, code="missing_parameter")
     return InvalidRequest(f"{where or 'body'}: {text.replace('`', '')}", param=where or None)
+
+
+def _meant(name: str, kind: type) -> str:
+    """A hint at the fields of `kind` that `name` may stand for."""
+    known = [field.encode_name for field in msgspec.structs.fields(kind)]
+    same = [field for names in _ALIASES if name in names for field in known if field in names]
+    meant = same or difflib.get_close_matches(name[:64], known, n=1)
+    return f"; did you mean {' or '.join(meant)}?" if meant else ""
 
 
 def _join(at: str, path: str) -> str:

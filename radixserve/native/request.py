@@ -18,9 +18,9 @@ import msgspec
 from radixserve.chunks import Request
 from radixserve.errors import InvalidRequest
 from radixserve.native.calls import MAX_RID, Door, new_rid
-from radixserve.native.fields import read
+from radixserve.native.fields import Name, Path, read
 from radixserve.native.prompts import Prompt, read_prompts
-from radixserve.native.sampling import sampling_params
+from radixserve.native.sampling import Sampling, sampling_params
 from radixserve.text.tokenizer import check_text
 from radixserve.wire.messages import ProgramRef
 from radixserve.wire.params import MAX_TOP_LOGPROBS, SamplingParams
@@ -52,8 +52,8 @@ class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     logprob_start_len: int = -1
     top_logprobs_num: int = 0
     return_text_in_logprobs: bool = False
-    cache_salt: str = ""
-    extra_key: str = ""
+    cache_salt: Name = ""
+    extra_key: Name = ""
     priority: int = 0
     program: dict[str, Any] | None = None
 
@@ -84,6 +84,7 @@ def prepare(raw: object, gateway: Door) -> Call:
 
     Raises InvalidRequest naming the field at fault.
     """
+    _check_place(raw)
     body = read(Body, raw, refused=REFUSED_FIELDS)
     for name in ("cache_salt", "extra_key"):
         check_text(getattr(body, name), name)
@@ -117,6 +118,23 @@ def prepare(raw: object, gateway: Door) -> Call:
         batched=batched,
         wanted=wanted,
     )
+
+
+def _check_place(raw: object) -> None:
+    """Raise InvalidRequest for what stands in the wrong field, saying which is the right one."""
+    if not isinstance(raw, dict):
+        return
+    text = raw.get("text")
+    first = text[0] if isinstance(text, list) and text else None
+    if isinstance(first, int) or (
+        isinstance(first, list) and all(isinstance(token, int) for token in first[:1])
+    ):
+        raise InvalidRequest("text holds token ids; they belong in input_ids", param="text")
+    for name in Sampling.__struct_fields__:
+        if raw.get(name) is not None:
+            raise InvalidRequest(
+                f"{name} belongs in sampling_params", param=name, code="unknown_parameter"
+            )
 
 
 def namespace(cache_salt: str, extra_key: str = "") -> str:
@@ -161,9 +179,9 @@ def program_ref(raw: dict[str, Any] | None) -> ProgramRef | None:
 
 
 class _Program(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    id: str
-    call: str = ""
-    parent: str = ""
+    id: Name
+    call: Path = ""
+    parent: Path = ""
     siblings: int = 1
 
 

@@ -302,6 +302,21 @@ def test_harmless_fields_are_taken_and_checked(gateway, path):
         assert error_of(ask(gateway, path, {**body, name: 5}), 400)["param"] == name
 
 
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize(
+    "name", ["cache_salt", "rid", "user", "safety_identifier", "prompt_cache_key"]
+)
+def test_names_that_clients_choose_are_short(gateway, path, name):
+    body = hello() if path == CHAT else {"prompt": "x"}
+    assert ask(gateway, path, {**body, name: "x" * 256}).status_code == 200
+    assert error_of(ask(gateway, path, {**body, name: "x" * 257}), 400)["param"] == name
+
+
+def test_openai_names_are_hinted_at(gateway):
+    error = error_of(ask(gateway, CHAT, hello(max_new_tokens=5)), 400)
+    assert "did you mean max_tokens or max_completion_tokens?" in error["message"]
+
+
 def test_null_means_the_default_everywhere(gateway):
     names = fields_of(schema.ChatRequest) - {"messages"}
     answered(gateway, CHAT, hello())

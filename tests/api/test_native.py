@@ -206,6 +206,12 @@ def test_what_is_kept_ends_on_the_border_of_a_character(renderer):
         ({"text": "a", "program": {"call": "0"}}, "program.id"),
         ({"text": "a", "program": {"id": "p", "siblings": 0}}, "program.siblings"),
         ({"text": "a", "cache_salt": "\ude00"}, "cache_salt"),
+        ({"text": "a", "cache_salt": "x" * 257}, "cache_salt"),
+        ({"text": "a", "extra_key": "x" * 257}, "extra_key"),
+        ({"text": "a", "rid": "x" * 257}, "rid"),
+        ({"text": "a", "program": {"id": "x" * 257}}, "program.id"),
+        ({"text": "a", "program": {"id": "p", "call": "x" * 1025}}, "program.call"),
+        ({"text": "a", "program": {"id": "p", "parent": "x" * 1025}}, "program.parent"),
     ],
 )
 def test_wrong_fields_are_named(gateway, body, param):
@@ -216,6 +222,28 @@ def test_wrong_fields_are_named(gateway, body, param):
         asyncio.run(go())
     assert caught.value.param == param
     assert gateway.requests == []
+
+
+@pytest.mark.parametrize(
+    ("body", "hint"),
+    [
+        ({"text": [504, 3575]}, "input_ids"),
+        ({"text": [[504, 3575]]}, "input_ids"),
+        ({"prompt": "a"}, "did you mean text?"),
+        ({"text": "a", "max_new_tokens": 3}, "belongs in sampling_params"),
+        ({"text": "a", "sampling_parms": {}}, "did you mean sampling_params?"),
+        ({"text": "a", "sampling_params": {"max_tokens": 3}}, "did you mean max_new_tokens?"),
+        ({"text": "a", "sampling_params": {"seed": 3}}, "did you mean sampling_seed?"),
+        ({"text": "a", "sampling_params": {"temprature": 0}}, "did you mean temperature?"),
+    ],
+)
+def test_errors_hint_at_the_field_that_was_meant(gateway, body, hint):
+    assert hint in error_of(ask(gateway, "/generate", body), 400)["message"]
+
+
+def test_names_that_resemble_nothing_get_no_hint(gateway):
+    error = error_of(ask(gateway, "/generate", {"text": "a", "zzzzzzzz": 1}), 400)
+    assert error["message"] == "unknown field zzzzzzzz"
 
 
 @pytest.mark.parametrize(

@@ -182,6 +182,25 @@ def test_probes_do_not_pile_up(gateway):
     asyncio.run(go())
 
 
+@pytest.mark.parametrize("turns", range(12))
+def test_a_probe_does_not_join_one_that_is_ending(gateway, turns):
+    async def go():
+        gateway.start_gate = asyncio.Event()
+        async with client(gateway) as http_client:
+            first = asyncio.create_task(http_client.get("/health_generate"))
+            while not gateway.running:
+                await asyncio.sleep(0.001)
+            first.cancel()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            second = asyncio.create_task(http_client.get("/health_generate"))
+            await asyncio.sleep(0.005)
+            gateway.start_gate.set()
+            assert (await second).status_code == 200
+
+    asyncio.run(go())
+
+
 def test_information(gateway):
     info = ask(gateway, "/get_model_info", None, "GET").json()
     assert info["model_path"] == MODEL
@@ -201,6 +220,11 @@ def test_flushing(gateway):
 
 
 # ---- errors ----
+
+
+def test_errors_quote_no_more_than_they_need(gateway):
+    error = error_of(ask(gateway, CHAT, hello(model="x" * 100_000)), 404)
+    assert len(error["message"]) < 2100
 
 
 def test_errors_of_the_framework_have_the_envelope(gateway):
@@ -229,8 +253,12 @@ def test_a_refusal_before_the_first_chunk_has_its_status(gateway, path, stream, 
     assert gateway.running == 0
 
 
+# The last is one that something else was ended by, not the request.
+FAILURES = [InternalError("broke"), ZeroDivisionError("secret"), asyncio.CancelledError("secret")]
+
+
 @pytest.mark.parametrize("path", CALLS)
-@pytest.mark.parametrize("failure", [InternalError("broke"), ZeroDivisionError("secret")])
+@pytest.mark.parametrize("failure", FAILURES, ids=repr)
 def test_a_failure_in_a_stream_is_its_last_event(gateway, path, failure):
     gateway.failure = failure
     response = ask(gateway, path, {**CALLS[path], "stream": True})
@@ -244,7 +272,7 @@ def test_a_failure_in_a_stream_is_its_last_event(gateway, path, failure):
 
 
 @pytest.mark.parametrize("path", CALLS)
-@pytest.mark.parametrize("failure", [InternalError("broke"), ZeroDivisionError("secret")])
+@pytest.mark.parametrize("failure", FAILURES, ids=repr)
 def test_a_failure_without_a_stream_is_a_500(gateway, path, failure):
     gateway.failure = failure
     response = ask(gateway, path, CALLS[path])

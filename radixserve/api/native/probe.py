@@ -29,11 +29,12 @@ class Probe:
         """Raises what the probe raised."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._front.service.generate(BODY))
-        task = self._task
         self._waiting += 1
         try:
-            await asyncio.shield(task)
+            await asyncio.shield(self._task)
         finally:
             self._waiting -= 1
             if not self._waiting:
-                task.cancel()
+                left, self._task = self._task, None  # who asks now must not join what is ending
+                if left is not None:
+                    left.cancel()

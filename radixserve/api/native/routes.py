@@ -16,7 +16,7 @@ from radixserve.api.sse import event_stream, unless_gone
 from radixserve.errors import EngineDead, InvalidRequest
 from radixserve.native.about import model_info as model_info_of
 from radixserve.native.about import server_info as server_info_of
-from radixserve.native.fields import read
+from radixserve.native.fields import Name, read
 
 MAX_ABORT = 64 * 1024
 
@@ -24,7 +24,7 @@ MAX_ABORT = 64 * 1024
 class AbortBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """rid: of the call to end. abort_all: end every call. One of the two."""
 
-    rid: str = ""
+    rid: Name = ""
     abort_all: bool = False
 
 

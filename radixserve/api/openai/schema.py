@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from radixserve.native.fields import read
+from radixserve.native.fields import Name, read
 
 Given = TypeVar("Given", bound="Sampled")
 
@@ -54,7 +54,7 @@ class Sampled(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     stop_token_ids: list[int] = []
     ignore_eos: bool = False
     priority: int = 0
-    cache_salt: str = ""
+    cache_salt: Name = ""
     rid: str = ""
     program: dict[str, Any] | None = None
 
@@ -95,12 +95,12 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 
 # user, safety_identifier: who asks. metadata: a label. prompt_cache_key, prompt_cache_retention:
 # hints for finding the cache, which here is found by the prompt itself.
-HARMLESS = {
-    "user": str,
-    "safety_identifier": str,
+HARMLESS: dict[str, Any] = {
+    "user": Name,
+    "safety_identifier": Name,
     "metadata": dict[str, str],
-    "prompt_cache_key": str,
-    "prompt_cache_retention": str,
+    "prompt_cache_key": Name,
+    "prompt_cache_retention": Name,
 }
 
 REFUSED: dict[str, tuple[Any, ...]] = {
