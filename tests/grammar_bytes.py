@@ -8,13 +8,16 @@ import json
 import random
 
 import numpy as np
+import pytest
 import torch
 import xgrammar
 
+from radixserve.errors import InvalidRequest
 from radixserve.grammar import check, rules
 from radixserve.wire.params import Constraint
 
 STOP = 256
+CLOSED = {"additionalProperties": False}
 _LIKELY = b'"]},:0123456789 abctfn'
 
 
@@ -69,3 +72,29 @@ class ByteGrammar:
 def schema_grammar(schema: object, **options: str) -> ByteGrammar:
     text = schema if isinstance(schema, str) else json.dumps(schema)
     return ByteGrammar(Constraint(kind="json_schema", value=text, **options))
+
+
+def grammar_of(kind: str, value: str) -> ByteGrammar:
+    return ByteGrammar(Constraint(kind=kind, value=value))
+
+
+def accept(schema: object, good: list[str], bad: list[str], **options: str) -> None:
+    grammar = schema_grammar(schema, **options)
+    for text in good:
+        assert grammar.accepts(text), f"{text} refused by\n{grammar.text}"
+    for text in bad:
+        assert not grammar.accepts(text), f"{text} accepted by\n{grammar.text}"
+
+
+def refusal(kind: str, value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    with pytest.raises(InvalidRequest) as caught:
+        check.check(Constraint(kind=kind, value=text))
+    assert caught.value.status == 400
+    assert caught.value.code == "unsupported_schema"
+    assert caught.value.param == kind
+    return caught.value.message
+
+
+def field(schema: object) -> dict[str, object]:
+    return {"type": "object", "properties": {"code": schema}, "required": ["code"], **CLOSED}

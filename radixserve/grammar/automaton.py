@@ -275,6 +275,15 @@ def from_regex(pattern: str, *, search: bool, narrow: bool = True) -> Automaton:
 
 @lru_cache(maxsize=256)
 def _from_regex(pattern: str, search: bool, narrow: bool) -> Automaton:
+    heads, pattern = regex.split_heads(pattern)
+    found = _without_heads(pattern, search, narrow)
+    for head, is_negative in heads:
+        ahead = _without_heads(head, True, narrow != is_negative)
+        found = intersect(found, complement(ahead) if is_negative else ahead)
+    return found
+
+
+def _without_heads(pattern: str, search: bool, narrow: bool) -> Automaton:
     nodes = _Nodes(wide=not narrow)
     start = nodes.add()
     first = start

@@ -90,9 +90,10 @@ def _object(constraint: Constraint) -> Grammar:
 
 def _regex(constraint: Constraint) -> Grammar:
     try:
-        tree = regex.parse(constraint.value)
+        heads, pattern = regex.split_heads(constraint.value)
+        tree = regex.parse(pattern)
         tree = regex.whole(tree) or tree
-        if regex.is_flat(tree):
+        if regex.is_flat(tree) and not heads:
             table = {"root": spell.tree(tree, spell.plain)}
         else:
             table = _spelled(automaton.from_regex(constraint.value, search=False))

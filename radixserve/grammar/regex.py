@@ -5,8 +5,8 @@ Owns: the supported syntax and its meaning as a tree. Must not know: automata, J
 Supported: literals, ., classes with ranges and \\d \\w \\s (and capitals), groups (capturing,
 non-capturing, named: all alike), |, ?, *, +, {m}, {m,}, {m,n} (a lazy ? behind one changes nothing,
 matching asks only whether), ^ and $ anywhere, \\n \\r \\t \\f \\v \\0 \\xHH \\uHHHH \\u{H} \\cX and
-escaped punctuation. Refused: look-around, back-references, flags, \\b, \\p, possessive and atomic
-groups.
+escaped punctuation; look-aheads right behind a leading ^ (split_heads). Refused: other look-around,
+back-references, flags, \\b, \\p, possessive and atomic groups.
 
 Readers disagree about some characters (does \\d hold Arabic digits?), so a tree is read `narrow`:
 it matches only what every reader would match, or wide: all that some reader would.
@@ -62,6 +62,40 @@ Tree = Chars | Sequence | Choice | Repeat | Edge
 
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "0": "\0"}
 _LINE_ENDS = charset.of("\n", "\r", "\u2028", "\u2029")
+
+
+def split_heads(pattern: str) -> tuple[list[tuple[str, bool]], str]:
+    """The look-aheads that stand right behind a leading ^ (pattern, is negative), and the rest.
+
+    Raises RegexError for alternatives beside them, which they would not speak about.
+    """
+    heads: list[tuple[str, bool]] = []
+    while pattern.startswith(("^(?=", "^(?!")):
+        end = _closing(pattern, 1)
+        heads.append((f"^(?:{pattern[4:end]})", pattern[3] == "!"))
+        pattern = "^" + pattern[end + 1 :]
+    if heads and isinstance(parse(pattern), Choice):
+        raise RegexError("look-ahead beside alternatives is not supported")
+    return heads, pattern
+
+
+def _closing(pattern: str, start: int) -> int:
+    """Where the group that opens at `start` closes."""
+    depth, at, in_class = 0, start, False
+    while at < len(pattern):
+        char = pattern[at]
+        if char == "\\":
+            at += 1
+        elif in_class:
+            in_class = char != "]"
+        elif char == "[":
+            in_class = True
+        else:
+            depth += (char == "(") - (char == ")")
+            if depth == 0:
+                return at
+        at += 1
+    raise RegexError("unfinished group")
 
 
 def parse(pattern: str, *, narrow: bool = True) -> Tree:

@@ -76,8 +76,8 @@ def _plain_tree(rule: TextRule) -> regex.Tree | None:
         return None
     try:
         tree = regex.whole(regex.parse(rule.value))
-    except RegexError as error:
-        raise refused(rule.pointer, rule.keyword, f"{rule.value!r}: {error}") from error
+    except RegexError:
+        return None  # an automaton may still do, or says what is wrong
     return tree if tree is not None and regex.is_flat(tree) else None
 
 
