@@ -2,32 +2,27 @@
 
 Owns: the dictionaries that /generate and rs.Engine give back. Must not know: how the text came
 about, HTTP.
-
-An entry of log-probabilities is [logprob or null, id, text or null]; null stands where none
-exists, as for the first token of a prompt.
 """
 
 from __future__ import annotations
 
 import codecs
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from radixserve.chunks import Chunk, Finish
 from radixserve.native.collect import Output, finished
+from radixserve.native.entries import Entry, PromptEntries, Spelt
 from radixserve.native.request import Call
 from radixserve.text.parts import EncodedPrompt
 from radixserve.text.tokenizer import Tokenizer
 from radixserve.wire.messages import FinishReason
 
-Entry = list[Any]
-
 
 class Answer:
     """One output of one prompt, growing chunk by chunk. index: its place in the whole answer.
 
-    sister: the first output of the same prompt, whose prompt scores hold for all.
+    sister: the first output of the same prompt, whose prompt scores hold for all; None: it is this.
     """
 
     def __init__(
@@ -40,12 +35,18 @@ class Answer:
     ) -> None:
         self.index = index
         self._call = call
+        self._position = position
         self._rid = call.requests[position].rid
         self._prompt = call.prompts[position]
         self._tokenizer = tokenizer
         self._output = Output()
-        if sister is not None:
-            self._output.prompt_scores = sister._output.prompt_scores
+        self._spelt = Spelt(tokenizer, call.wanted.text)
+        self._first = sister or self
+        self._prompt_entries: PromptEntries = (
+            self._entries_of_prompt() if sister is None else sister._prompt_entries
+        )
+        self._output.prompt_scores = self._prompt_entries.scores
+        self._told_scores = self._told_prompt = False
         self._entries: list[Entry] = []
         self._top_entries: list[list[Entry]] = []
         self._started = time.perf_counter()
@@ -53,10 +54,21 @@ class Answer:
 
     def add(self, chunk: Chunk) -> None:
         self._output.add(chunk)
+        if chunk.prompt_scores is not None:
+            self._prompt_entries.grow()
         if chunk.logprobs is not None:
-            self._entries += self._spelt(chunk.ids, chunk.logprobs.chosen)
-            self._top_entries += self._top(chunk.logprobs.top_ids, chunk.logprobs.top)
+            self._entries += self._spelt.row(chunk.ids, chunk.logprobs.chosen)
+            self._top_entries += self._spelt.rows(chunk.logprobs.top_ids, chunk.logprobs.top)
         self._latency = time.perf_counter() - self._started
+
+    @property
+    def is_held(self) -> bool:
+        """It has finished, and scores of its prompt are still to come with the first output."""
+        return (
+            self._output.finish is not None
+            and self._first._output.finish is None
+            and not self._prompt_entries.is_complete
+        )
 
     def whole(self) -> dict[str, Any]:
         """The finished answer. Raises InternalError if the stream ended without a finish."""
@@ -64,15 +76,34 @@ class Answer:
         return self.so_far()
 
     def so_far(self) -> dict[str, Any]:
-        """The answer up to here; finish_reason is null, and usage is absent, before the last."""
+        """The answer up to here, for a stream; finish_reason is null, and usage is absent, before
+        the last.
+
+        What the output has is all there each time. What is told of the prompt is there twice,
+        since it may be long: the first time that it is complete, and with the finish.
+        """
         output, meta = self._output, self._meta()
-        meta |= self._logprob_fields()
-        if self._prompt.encoded is not None:
-            meta["prompt"] = prompt_fields(self._prompt.encoded)
-            if output.finish is not None:
-                kept = kept_ids(output, output.finish, self._tokenizer)
-                meta["kept_ids"], meta["kept_tail"] = kept
+        is_last = output.finish is not None
+        if self._call.wanted.logprobs:
+            meta |= self._output_fields()
+            if is_last or (self._prompt_entries.is_complete and not self._told_scores):
+                self._told_scores = True
+                meta |= self._prompt_fields()
+        encoded = self._prompt.encoded
+        if encoded is not None and (is_last or not self._told_prompt):
+            self._told_prompt = True
+            meta["prompt"] = prompt_fields(encoded)
+        if encoded is not None and output.finish is not None:
+            kept = kept_ids(output, output.finish, self._tokenizer)
+            meta["kept_ids"], meta["kept_tail"] = kept
         return {"text": output.text, "output_ids": list(output.ids), "meta_info": meta}
+
+    def _entries_of_prompt(self) -> PromptEntries:
+        start = self._call.body.logprob_start_len
+        is_wanted = self._call.wanted.logprobs and start >= 0
+        ids = memoryview(self._prompt.ids).cast("i").tolist() if is_wanted else []
+        is_scored = self._call.requests[self._position].prompt_logprobs is not None
+        return PromptEntries(ids, max(0, start), self._output.prompt_scores, is_scored, self._spelt)
 
     def _meta(self) -> dict[str, Any]:
         finish = self._output.finish
@@ -87,37 +118,23 @@ class Answer:
             meta["e2e_latency"] = self._latency
         return meta
 
-    def _logprob_fields(self) -> dict[str, Any]:
-        wanted = self._call.wanted
-        if not wanted.logprobs:
-            return {}
-        start = self._call.body.logprob_start_len
-        prompt_entries, prompt_top = self._prompt_entries(start) if start >= 0 else ([], [])
+    def _output_fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = {
             "output_token_logprobs": list(self._entries),
             "output_token_logprobs_length": len(self._entries),
-            "input_token_logprobs": prompt_entries,
         }
-        if wanted.top:
+        if self._call.wanted.top:
             fields["output_top_logprobs"] = list(self._top_entries)
-            fields["input_top_logprobs"] = prompt_top
         return fields
 
-    def _prompt_entries(self, start: int) -> tuple[list[Entry], list[list[Entry] | None]]:
-        ids = memoryview(self._prompt.ids).cast("i").tolist()[start:]
-        scores = self._output.prompt_scores
-        if not scores.chosen:
-            return self._spelt(ids, [None] * len(ids)), [None] * len(ids)
-        before, after = [None] * (scores.start - start), [None] * (len(ids) + start - scores.end)
-        top = self._top(scores.top_ids, scores.top)
-        return self._spelt(ids, [*before, *scores.chosen, *after]), [*before, *top, *after]
-
-    def _spelt(self, ids: Sequence[int], values: Sequence[float | None]) -> list[Entry]:
-        spell = self._tokenizer.token_text if self._call.wanted.text else lambda _: None
-        return [[value, token, spell(token)] for value, token in zip(values, ids, strict=True)]
-
-    def _top(self, top_ids: list[list[int]], top: list[list[float]]) -> list[list[Entry]]:
-        return [self._spelt(ids, values) for ids, values in zip(top_ids, top)]
+    def _prompt_fields(self) -> dict[str, Any]:
+        entries = self._prompt_entries
+        if self._output.finish is not None:
+            entries.complete()  # an aborted prompt may lack some
+        fields: dict[str, Any] = {"input_token_logprobs": list(entries.chosen)}
+        if self._call.wanted.top:
+            fields["input_top_logprobs"] = list(entries.top)
+        return fields
 
 
 def finish_fields(finish: Finish) -> dict[str, Any]:

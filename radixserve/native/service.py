@@ -43,8 +43,9 @@ class NativeService:
     async def stream(self, body: object) -> AsyncGenerator[dict[str, Any], None]:
         """Answers so far, one for each chunk with something new; `index` where there are several.
 
-        The first comes when nothing can refuse the call any more; it may be empty. Raises
-        RequestError. Closing aborts what runs.
+        What is told of a prompt stands in two of them, see Answer.so_far. The first comes when
+        nothing can refuse the call any more; it may be empty. Raises RequestError. Closing aborts
+        what runs.
         """
         call, planned = await apart(body, self._prepare, body)
         if planned is not None:
@@ -53,10 +54,13 @@ class NativeService:
         several = call.batched or len(answers[0]) > 1
         async with contextlib.aclosing(self.calls.start(call.requests, call.name)) as chunks:
             async for position, chunk in chunks:
-                answer = answers[position][chunk.index]
-                answer.add(chunk)
-                news = answer.so_far()
-                yield {**news, "index": answer.index} if several else news
+                row = answers[position]
+                held = [answer for answer in row if answer.is_held]
+                row[chunk.index].add(chunk)
+                for answer in (row[chunk.index], *held):
+                    if not answer.is_held:
+                        news = answer.so_far()
+                        yield {**news, "index": answer.index} if several else news
 
     def abort(self, rid: str) -> None:
         """End the call with that rid; what it has so far is its answer. Unknown rids: nothing."""

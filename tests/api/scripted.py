@@ -77,6 +77,7 @@ class ScriptedGateway:
         self.failure: Exception | None = None  # raised after the second token
         self.gate: asyncio.Event | None = None  # waited for before the third token
         self.start_gate: asyncio.Event | None = None  # waited for before acceptance
+        self.score_delay = 0  # steps before each piece of prompt scores
         self.flushed = 0
         self._asked_to_end: set[str] = set()
         self._seen: list[tuple[str, bytes]] = []
@@ -175,7 +176,8 @@ class ScriptedGateway:
             steps.append([])
         steps[-1].append(last)
         if request.prompt_logprobs is not None and index == 0:
-            steps[:0] = self._prompt_scores(request)
+            late: list[list[FromEngine]] = [[] for _ in range(self.score_delay)]
+            steps[:0] = [each for piece in self._prompt_scores(request) for each in (*late, piece)]
         return steps
 
     def _stopped(self, request: Request, token: int, spelt: bytes) -> dict[str, object] | None:

@@ -86,6 +86,30 @@ def test_a_stream_adds_up_to_the_whole(gateway, echo, logprobs, stop, several):
             assert choice["text"][offset : offset + len(token)] == token
 
 
+@pytest.mark.parametrize("delay", [0, 2, 9])
+@pytest.mark.parametrize("stream", [False, True])
+def test_sisters_wait_for_the_scores_of_their_echo(renderer, delay, stream):
+    """With a delay of 9 the second and third have finished before the first score comes; with 2
+    they do between the pieces."""
+    gateway = ScriptedGateway(renderer, ("Paris is", "Berlin", ""))
+    gateway.score_delay = delay
+    body = {"prompt": [PROMPT, "the dog sat"], "n": 3, "echo": True, "logprobs": 1}
+    for _ in ("cold", "warm"):
+        if stream:
+            choices = text_choices(streamed(gateway, COMPLETIONS, body))
+        else:
+            choices = dict(enumerate(answered(gateway, COMPLETIONS, body)["choices"]))
+        assert choices.keys() == set(range(6))
+        for index, choice in choices.items():
+            text = body["prompt"][index // 3]
+            ids = ids_of(renderer, text)
+            said = [*ids_of(renderer, gateway.outputs[index % 3]), 2]
+            assert choice["text"] == text + gateway.outputs[index % 3]
+            scores = [logprob(token) for token in [*ids[1:], *said]]
+            assert choice["logprobs"]["token_logprobs"] == [None, *scores]
+            assert choice["logprobs"]["top_logprobs"][0] is None
+
+
 def test_logprobs_have_a_column_entry_for_each_token(gateway, renderer):
     reply = complete(gateway, logprobs=2)
     columns = reply["choices"][0]["logprobs"]

@@ -10,7 +10,7 @@ import pytest
 
 from radixserve.errors import InvalidRequest, RequestError
 from radixserve.native.service import NativeService
-from tests.api.scripted import ScriptedGateway, logprob
+from tests.api.scripted import ScriptedGateway
 from tests.api.talk import answered, ask, error_of, streamed
 
 OUTPUTS = ("Paris is 🦙", "Berlin")
@@ -98,40 +98,6 @@ def test_streamed_batches_carry_an_index(gateway):
     ends = {c["index"]: c["text"] for c in chunks if c["meta_info"]["finish_reason"]}
     assert ends == {0: OUTPUTS[0], 1: OUTPUTS[1], 2: OUTPUTS[0], 3: OUTPUTS[1]}
     assert all("index" not in chunk for chunk in streamed(gateway, "/generate", {"text": "a"}))
-
-
-def test_logprobs_of_outputs_and_prompt(gateway, renderer):
-    prompt, out = ids_of(renderer, "the cat sat"), [*ids_of(renderer, OUTPUTS[0]), 2]
-    spell = renderer.tokenizer.token_text
-
-    def ask_from(start, **more):
-        body = {"text": "the cat sat", "return_logprob": True, "logprob_start_len": start, **more}
-        return generate(gateway, **body)["meta_info"]
-
-    meta = ask_from(0, return_text_in_logprobs=True, top_logprobs_num=2)
-    assert meta["output_token_logprobs"] == [[logprob(t), t, spell(t)] for t in out]
-    assert meta["output_token_logprobs_length"] == len(out)
-    assert meta["input_token_logprobs"] == [
-        [None, prompt[0], spell(prompt[0])],
-        *([logprob(t), t, spell(t)] for t in prompt[1:]),
-    ]
-    assert meta["input_top_logprobs"][0] is None
-    assert [len(best) for best in meta["input_top_logprobs"][1:]] == [2] * (len(prompt) - 1)
-    assert [len(best) for best in meta["output_top_logprobs"]] == [2] * len(out)
-    assert ask_from(2)["input_token_logprobs"] == [[logprob(t), t, None] for t in prompt[2:]]
-    assert ask_from(-1)["input_token_logprobs"] == []
-    assert gateway.requests[-1].prompt_logprobs is None
-    assert ask_from(99)["input_token_logprobs"] == []
-    assert "output_token_logprobs" not in generate(gateway, text="x")["meta_info"]
-
-
-def test_sisters_share_the_scores_of_their_prompt(gateway):
-    first, second = generate(
-        gateway, text="the cat", return_logprob=True, logprob_start_len=0, sampling_params={"n": 2}
-    )
-    key = "input_token_logprobs"
-    assert first["meta_info"][key] == second["meta_info"][key]
-    assert second["meta_info"][key][1][0] is not None
 
 
 def test_parts_come_back_as_ids_that_go_on(gateway, renderer):

@@ -78,7 +78,11 @@ class CompletionReply:
         return []
 
     def add(self, position: int, chunk: Chunk) -> list[Event]:
-        return self._choices[position * self._n + chunk.index].add(chunk)
+        start = position * self._n
+        mine = self._choices[start : start + self._n]
+        added = mine[chunk.index].add(chunk)
+        # Those that came before the scores of their prompt, which come with the first.
+        return [*added, *(event for choice in mine for event in choice.released())]
 
     def choices(self) -> list[Event]:
         return [choice.whole() for choice in self._choices]
@@ -93,6 +97,7 @@ class Echo:
         self.text = ""
         self.spellings: list[str] = []
         self.scores = PromptScores()
+        self.is_over = False
         self._last = 0
         if not given.echo:
             return
@@ -106,8 +111,8 @@ class Echo:
 
     @property
     def is_ready(self) -> bool:
-        """Every score that the prompt will get is here."""
-        return self.scores.end >= self._last
+        """Every score that the prompt will get is here. is_over: its first output has ended."""
+        return self.is_over or self.scores.end >= self._last
 
 
 class TextChoice:
@@ -128,8 +133,14 @@ class TextChoice:
     def add(self, chunk: Chunk) -> list[Event]:
         if chunk.prompt_scores is not None:
             self._echo.scores.add(*chunk.prompt_scores)
+        if chunk.index == 0 and chunk.finish is not None:
+            self._echo.is_over = True
         self._held.append(chunk)
-        if not self._echo.is_ready and chunk.finish is None:
+        return self.released()
+
+    def released(self) -> list[Event]:
+        """Events of the chunks that were held back, if they may go."""
+        if not self._held or not self._echo.is_ready:
             return []
         news = [] if self._is_open else self._opening()
         self._is_open = True
@@ -150,12 +161,13 @@ class TextChoice:
         columns = _no_columns()
         if self._logprobs is not None and self._echo.spellings:
             scores, count = self._echo.scores, len(self._echo.spellings)
-            missing = count - len(scores.chosen)
+            before = scores.start if scores.chosen else 0
+            after = count - before - len(scores.chosen)
             columns = self._logprobs.columns(
                 self._echo.spellings,
-                [*[None] * missing, *scores.chosen],
-                [*[[]] * missing, *scores.top_ids],
-                [*[[]] * missing, *scores.top],
+                [*[None] * before, *scores.chosen, *[None] * after],
+                [*[[]] * before, *scores.top_ids, *[[]] * after],
+                [*[[]] * before, *scores.top, *[[]] * after],
             )
         return self._piece(self._echo.text, columns)
 
