@@ -110,6 +110,28 @@ def test_sisters_wait_for_the_scores_of_their_echo(renderer, delay, stream):
             assert choice["logprobs"]["top_logprobs"][0] is None
 
 
+def test_the_columns_of_an_echo_are_made_once(renderer):
+    """Whatever the number of choices. The candidates of a scored token are spelt one by one."""
+    spelt = []
+    inner = renderer.tokenizer.bytes_of
+
+    def counted(token, skip_special=True):
+        spelt.append(token)
+        return inner(token, skip_special)
+
+    renderer.tokenizer.bytes_of = counted
+    try:
+        body = {"prompt": "the cat " * 40, "echo": True, "logprobs": 5, "max_tokens": 0}
+        counts = []
+        for n in (1, 8):
+            spelt.clear()
+            answered(ScriptedGateway(renderer), COMPLETIONS, {**body, "n": n})
+            counts.append(len(spelt))
+    finally:
+        del renderer.tokenizer.bytes_of
+    assert counts[1] < counts[0] + 20
+
+
 def test_logprobs_have_a_column_entry_for_each_token(gateway, renderer):
     reply = complete(gateway, logprobs=2)
     columns = reply["choices"][0]["logprobs"]

@@ -6,6 +6,7 @@ p * n + i. Must not know: HTTP, chat.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from radixserve.api.openai.common import Event, Head, Job, finish_reason
@@ -97,7 +98,9 @@ class Echo:
         self.text = ""
         self.spellings: list[str] = []
         self.scores = PromptScores()
+        self.length = 0
         self.is_over = False
+        self._logprobs: CompletionLogprobs | None = None
         self._last = 0
         if not given.echo:
             return
@@ -108,11 +111,29 @@ class Echo:
             self.spellings[0] = self.spellings[0] if text.startswith(self.spellings[0]) else ""
         self.text = "".join(self.spellings) if text is None else text
         self._last = len(ids) if given.logprobs is not None and len(ids) > 1 else 0
+        self.length = sum(map(len, self.spellings))
+        if given.logprobs is not None:
+            self._logprobs = CompletionLogprobs(tokenizer, given.logprobs)
 
     @property
     def is_ready(self) -> bool:
         """Every score that the prompt will get is here. is_over: its first output has ended."""
         return self.is_over or self.scores.end >= self._last
+
+    @functools.cached_property
+    def columns(self) -> Columns:
+        """To be read when it is ready; null where no score exists."""
+        if self._logprobs is None:
+            return _no_columns()
+        scores = self.scores
+        before = scores.start if scores.chosen else 0
+        after = len(self.spellings) - before - len(scores.chosen)
+        return self._logprobs.columns(
+            self.spellings,
+            [*[None] * before, *scores.chosen, *[None] * after],
+            [*[[]] * before, *scores.top_ids, *[[]] * after],
+            [*[[]] * before, *scores.top, *[[]] * after],
+        )
 
 
 class TextChoice:
@@ -122,7 +143,7 @@ class TextChoice:
         self._index = index
         self._echo = echo
         self._best = best
-        self._logprobs = None if best is None else CompletionLogprobs(tokenizer, best)
+        self._logprobs = None if best is None else CompletionLogprobs(tokenizer, best, echo.length)
         self._spelling = Spelling(tokenizer)
         self._held: list[Chunk] = []
         self._is_open = False
@@ -158,18 +179,7 @@ class TextChoice:
         }
 
     def _opening(self) -> list[Event]:
-        columns = _no_columns()
-        if self._logprobs is not None and self._echo.spellings:
-            scores, count = self._echo.scores, len(self._echo.spellings)
-            before = scores.start if scores.chosen else 0
-            after = count - before - len(scores.chosen)
-            columns = self._logprobs.columns(
-                self._echo.spellings,
-                [*[None] * before, *scores.chosen, *[None] * after],
-                [*[[]] * before, *scores.top_ids, *[[]] * after],
-                [*[[]] * before, *scores.top, *[[]] * after],
-            )
-        return self._piece(self._echo.text, columns)
+        return self._piece(self._echo.text, self._echo.columns)
 
     def _output(self, chunk: Chunk) -> list[Event]:
         columns = _no_columns()

@@ -68,16 +68,17 @@ class ChatLogprobs:
 
 class CompletionLogprobs:
     """Columns of a completions choice, as its tokens arrive. best: how many candidates are told.
+    offset: characters of the choice that stand before.
 
     top_logprobs is keyed by text, so two candidates with one text would collide: the chosen token
     keeps its key, then the likelier one does. A part of a character is keyed by its bytes, like
     "bytes:\\xf0\\x9f".
     """
 
-    def __init__(self, tokenizer: Tokenizer, best: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, best: int, offset: int = 0) -> None:
         self._tokenizer = tokenizer
         self._best = best
-        self._offset = 0
+        self._offset = offset
 
     def columns(
         self,
