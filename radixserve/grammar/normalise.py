@@ -200,20 +200,18 @@ def _check_count(facts: Facts, shape: Shape, pointer: str) -> None:
 
 def _ground(layout: Layout) -> dict[str, Expr]:
     """The rules of any JSON value."""
-    pair = seq(
-        Text('"'), repeat(spell.CHAR, 0, None), Text('"'), layout.colon, Ref("any"), layout.after
-    )
+    pair = seq(spell.STRING, layout.colon, Ref("any"), layout.after)
     item = seq(Ref("any"), layout.after)
     members = rules.optional(seq(pair, repeat(seq(layout.comma, pair), 0, None)))
     items = rules.optional(seq(item, repeat(seq(layout.comma, item), 0, None)))
     return {
-        **spell.CHAR_RULES,
+        **spell.STRING_RULES,
         **scalars.NUMBER_RULES,
         "blanks": repeat(rules.Chars(((9, 10), (13, 13), (32, 32))), 0, 8),
         "any": alt(
             containers.bracketed("{", members, "}", layout),
             containers.bracketed("[", items, "]", layout),
-            seq(Text('"'), repeat(spell.CHAR, 0, None), Text('"')),
+            spell.STRING,
             Ref("number"),
             *map(Text, ("true", "false", "null")),
         ),

@@ -15,7 +15,7 @@ from radixserve.grammar.expand import Expander
 from radixserve.grammar.facts import Conj, Facts, Node, ObjectPart
 from radixserve.grammar.refusal import refused
 from radixserve.grammar.regex import RegexError
-from radixserve.grammar.rules import NEVER, Expr, Text, repeat, seq
+from radixserve.grammar.rules import NEVER, Expr, Text, seq
 from radixserve.grammar.values import Filter
 
 MAX_PATTERNS = 6
@@ -187,7 +187,7 @@ def _key(
 ) -> Expr:
     product = [*wanted, own] if own is not None else wanted
     if not product:
-        return seq(Text('"'), repeat(spell.CHAR, *length), Text('"'))
+        return speller.string(*length)
     joined = product[0]
     for other in product[1:]:
         joined = automaton.intersect(joined, other)

@@ -47,7 +47,7 @@ def string(facts: Facts, speller: spell.Speller, pointer: str) -> Expr:
         return seq(Text('"'), direct, Text('"'))
     rule = text_automaton(facts, pointer)
     if rule is None:
-        return seq(Text('"'), repeat(spell.CHAR, low, high), Text('"'))
+        return speller.string(low, high)
     if rule.is_empty:
         return NEVER
     return seq(Text('"'), speller.spell(rule, spell.in_json), Text('"'))

@@ -24,10 +24,19 @@ _LONG = charset.intersect(_CONTROL, charset.complement(charset.of(*_SHORT.values
 _MAX_INLINE = 24
 _HEX = charset.of("09", "AF", "af")
 
-CHAR = Ref("char")
-# Any character of a JSON string. Escapes of surrogates come in pairs only.
-CHAR_RULES: dict[str, Expr] = {
-    "char": alt(Chars(_PLAIN), seq(Text("\\"), Ref("escape"))),
+# Strings of up to so many characters have a rule for each; longer ones are counted by the engine.
+MAX_FLAT = 48
+_MAX_ESCAPES = 8
+
+# A JSON string. Its characters and its closing quote stand in one rule: a token that leaves a rule is
+# worked out anew in every step, which takes the grammar engine milliseconds. Escapes of surrogates
+# come in pairs only.
+STRING = Ref("string")
+STRING_RULES: dict[str, Expr] = {
+    "string": seq(Text('"'), Ref("rest")),
+    "rest": seq(
+        repeat(Chars(_PLAIN), 0, None), alt(Text('"'), seq(Text("\\"), Ref("escape"), Ref("rest")))
+    ),
     "escape": alt(
         Chars(charset.of('"', "\\", "/", "b", "f", "n", "r", "t")),
         seq(Text("u"), Ref("code")),
@@ -98,6 +107,44 @@ class Speller:
         self._table = table
         self._count = 0
         self._known: dict[tuple[Automaton, Spelling], Expr] = {}
+
+    def string(self, low: int, high: int | None) -> Expr:
+        """A JSON string of `low` to `high` characters.
+
+        Above MAX_FLAT characters those with escapes are not all generated: at most _MAX_ESCAPES of
+        them, in the last quarter.
+        """
+        if low == 0 and high is None:
+            return STRING
+        if (low if high is None else high) <= MAX_FLAT:
+            return self._flat(low, high)
+        bare = Chars(_PLAIN)
+        escape = seq(Text("\\"), Ref("escape"))
+        if high is None:
+            return seq(Text('"'), repeat(bare, low, low), Ref("rest"))
+        each = max(1, high // 4 // _MAX_ESCAPES)
+        first = high - each * _MAX_ESCAPES
+        part = seq(escape, repeat(bare, 0, each - 1))
+        tail = repeat(part, 1, _MAX_ESCAPES)
+        plain = repeat(bare, low, high)
+        mixed = seq(repeat(bare, min(low, first), first), tail) if low <= first else plain
+        return seq(Text('"'), alt(plain, mixed), Text('"'))
+
+    def _flat(self, low: int, high: int | None) -> Expr:
+        name = f"q{low}_{'' if high is None else high}_"
+        last = low if high is None else high
+        if f"{name}0" not in self._table:
+            for i in range(last):
+                onward = Ref("rest") if i + 1 == last and high is None else Ref(f"{name}{i + 1}")
+                options = [Text('"')] if i >= low else []
+                self._table[f"{name}{i}"] = alt(
+                    *options,
+                    seq(Chars(_PLAIN), onward),
+                    seq(Text("\\"), Ref("escape"), onward),
+                )
+            if high is not None:
+                self._table[f"{name}{last}"] = Text('"')
+        return seq(Text('"'), Ref(f"{name}0"))
 
     def spell(self, automaton: Automaton, spelling: Spelling) -> Expr:
         """What `automaton` accepts, each character by `spelling`."""
