@@ -192,4 +192,4 @@ def _key(
     for other in product[1:]:
         joined = automaton.intersect(joined, other)
     joined = automaton.bounded(joined, *length)
-    return seq(Text('"'), speller.spell(joined, spell.in_json), Text('"')) if joined.ends else NEVER
+    return seq(Text('"'), speller.spell(joined, spell.in_json, Text('"'))) if joined.ends else NEVER

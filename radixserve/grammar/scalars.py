@@ -50,7 +50,7 @@ def string(facts: Facts, speller: spell.Speller, pointer: str) -> Expr:
         return speller.string(low, high)
     if rule.is_empty:
         return NEVER
-    return seq(Text('"'), speller.spell(rule, spell.in_json), Text('"'))
+    return seq(Text('"'), speller.spell(rule, spell.in_json, Text('"')))
 
 
 def _direct(facts: Facts) -> Expr | None:
@@ -59,7 +59,7 @@ def _direct(facts: Facts) -> Expr | None:
     if len(facts.texts) != 1 or any(isinstance(value, str) for value, _ in facts.excluded):
         return None
     tree = _plain_tree(facts.texts[0])
-    if tree is None:
+    if tree is None or not spell.is_plain(tree):
         return None
     low, high = facts.length
     least, most = regex.lengths(tree)

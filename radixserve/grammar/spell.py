@@ -28,9 +28,9 @@ _HEX = charset.of("09", "AF", "af")
 MAX_FLAT = 48
 _MAX_ESCAPES = 8
 
-# A JSON string. Its characters and its closing quote stand in one rule: a token that leaves a rule is
-# worked out anew in every step, which takes the grammar engine milliseconds. Escapes of surrogates
-# come in pairs only.
+# A JSON string. Its characters and its closing quote stand in one rule: a token that leaves a rule
+# is worked out anew in every step, which takes the grammar engine milliseconds. Escapes of
+# surrogates come in pairs only.
 STRING = Ref("string")
 STRING_RULES: dict[str, Expr] = {
     "string": seq(Text('"'), Ref("rest")),
@@ -95,6 +95,19 @@ def tree(found: regex.Tree, spelling: Spelling) -> Expr:
             raise ValueError("an anchor inside a pattern")
 
 
+def is_plain(found: regex.Tree) -> bool:
+    """No character of the tree needs an escape in JSON."""
+    match found:
+        case regex.Chars(ranges):
+            return isinstance(in_json(ranges), Chars)
+        case regex.Sequence(parts) | regex.Choice(parts):
+            return all(map(is_plain, parts))
+        case regex.Repeat(part):
+            return is_plain(part)
+        case _:
+            return False
+
+
 def literal(value: object) -> Text:
     """One JSON value, as json.dumps writes it with its default separators."""
     return Text(json.dumps(value, ensure_ascii=False))
@@ -106,7 +119,7 @@ class Speller:
     def __init__(self, table: dict[str, Expr]) -> None:
         self._table = table
         self._count = 0
-        self._known: dict[tuple[Automaton, Spelling], Expr] = {}
+        self._known: dict[tuple[Automaton, Spelling, Expr], Expr] = {}
 
     def string(self, low: int, high: int | None) -> Expr:
         """A JSON string of `low` to `high` characters.
@@ -146,21 +159,27 @@ class Speller:
                 self._table[f"{name}{last}"] = Text('"')
         return seq(Text('"'), Ref(f"{name}0"))
 
-    def spell(self, automaton: Automaton, spelling: Spelling) -> Expr:
-        """What `automaton` accepts, each character by `spelling`."""
-        key = (automaton, spelling)
+    def spell(self, automaton: Automaton, spelling: Spelling, closing: Expr = EMPTY) -> Expr:
+        """What `automaton` accepts, each character by `spelling`, then `closing`."""
+        key = (automaton, spelling, closing)
         if key not in self._known:
             self._count += 1
-            self._known[key] = _Writer(automaton, spelling, f"t{self._count}", self._table).write()
+            self._known[key] = _Writer(
+                automaton, (spelling, closing), f"t{self._count}", self._table
+            ).write()
         return self._known[key]
 
 
 class _Writer:
     def __init__(
-        self, automaton: Automaton, spelling: Spelling, name: str, table: dict[str, Expr]
+        self,
+        automaton: Automaton,
+        spelling: tuple[Spelling, Expr],
+        name: str,
+        table: dict[str, Expr],
     ) -> None:
         self._ends = automaton.ends
-        self._spelling = spelling
+        self._spelling, self._closing = spelling
         self._name = name
         self._table = table
         self._targets = [_grouped(row) for row in automaton.moves]
@@ -175,7 +194,11 @@ class _Writer:
             for target in groups:
                 if target != state:
                     sources[target] = sources.get(target, 0) + 1
-        return {state for state, n in sources.items() if n > 1}
+        named = {state for state, n in sources.items() if n > 1}
+        for state, groups in enumerate(self._targets):  # a loop over escapes is a recursion
+            if state in groups and not isinstance(self._spelling(groups[state]), Chars):
+                named.add(state)
+        return named
 
     def write(self) -> Expr:
         if not self._ends:
@@ -202,13 +225,18 @@ class _Writer:
         if len(run) > 2:
             return self._repeated(run, depth)
         groups = self._targets[state]
-        options: list[Expr] = [EMPTY] if state in self._ends else []
+        options: list[Expr] = [self._closing] if state in self._ends else []
         options += [
             seq(self._spelling(ranges), self._goto(target, depth + 1))
             for target, ranges in groups.items()
             if target != state
         ]
-        loop = repeat(self._spelling(groups[state]), 0, None) if state in groups else EMPTY
+        loop: Expr = EMPTY
+        for piece in _pieces(self._spelling(groups[state])) if state in groups else ():
+            if isinstance(piece, Chars):
+                loop = repeat(piece, 0, None)
+            else:
+                options.append(seq(piece, self._goto(state, 0)))
         return seq(loop, alt(*options))
 
     def _run(self, state: int) -> list[int]:
@@ -218,7 +246,8 @@ class _Writer:
         while len(groups := self._targets[run[-1]]) == 1:
             target, ranges = next(iter(groups.items()))
             first = next(iter(self._targets[state].values()))
-            if ranges != first or target in self._shared or target in run[-1:]:
+            is_plain = isinstance(self._spelling(ranges), Chars)
+            if ranges != first or not is_plain or target in self._shared or target == run[-1]:
                 break
             run.append(target)
         ends = [s in self._ends for s in run]
@@ -232,9 +261,13 @@ class _Writer:
         part = self._spelling(next(iter(self._targets[run[0]].values())))
         ends = [s in self._ends for s in run]
         if True in ends and not self._targets[run[-1]]:
-            return repeat(part, ends.index(True), len(run) - 1)
+            return seq(repeat(part, ends.index(True), len(run) - 1), self._closing)
         size = len(run) - 1
         return seq(repeat(part, size, size), self._goto(run[-1], depth + 1))
+
+
+def _pieces(expr: Expr) -> tuple[Expr, ...]:
+    return expr.options if isinstance(expr, rules.Alt) else (expr,)
 
 
 def _grouped(row: tuple[tuple[int, int, int], ...]) -> dict[int, Ranges]:
