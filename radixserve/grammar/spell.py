@@ -25,7 +25,7 @@ _MAX_INLINE = 24
 _HEX = charset.of("09", "AF", "af")
 
 # Strings of up to so many characters have a rule for each; longer ones are counted by the engine.
-MAX_FLAT = 48
+MAX_FLAT = 128
 _MAX_ESCAPES = 8
 
 # A JSON string. Its characters and its closing quote stand in one rule: a token that leaves a rule
