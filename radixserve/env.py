@@ -24,11 +24,6 @@ def log_level() -> str:
     return os.environ.get("RADIXSERVE_LOG", "info")
 
 
-def audit_cache() -> bool:
-    """RADIXSERVE_AUDIT=1: check the invariants of the KV cache after every call (slow)."""
-    return os.environ.get("RADIXSERVE_AUDIT", "") == "1"
-
-
 def isa() -> str:
     """RADIXSERVE_ISA: path of the native kernels (avx512, avx2, neon, plain), off for torch alone;
     empty takes the machine's best."""

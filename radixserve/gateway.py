@@ -92,17 +92,11 @@ class Gateway:
         self._replies: dict[str, asyncio.Future[ControlReply]] = {}
         self._control_ids = itertools.count()
         self._last_sign = asyncio.get_running_loop().time()
-        self._last_gauges = Gauges()
         self._tasks = [self._spawn(self._receive()), self._spawn(self._watch())]
 
     @property
     def alive(self) -> bool:
         return self.dead is None
-
-    @property
-    def last_gauges(self) -> Gauges:
-        """As of the last heartbeat: answers at once, even while the engine is in a long step."""
-        return self._last_gauges
 
     # ---- verbs ----
 
@@ -246,7 +240,7 @@ class Gateway:
                         if reply is not None and not reply.done():
                             reply.set_result(event)
                     case Stats():
-                        self._last_gauges = event.gauges
+                        pass  # a sign of life, noted above
                     case Ready():
                         logger.warning("the engine said Ready twice")
                     case _ as never:

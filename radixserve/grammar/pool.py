@@ -65,10 +65,6 @@ class Matcher:
             raise ValueError(f"token {token} is not allowed by the grammar here")
         self._is_filled = False
 
-    def forced(self) -> tuple[int, ...]:
-        """The tokens that must come next, as far as appending them rewrites nothing."""
-        return ()
-
     def _current(self) -> Words:
         if not self._is_filled:
             if self._ended:
