@@ -20,7 +20,7 @@ from radixserve.wire.messages import (
     PromptScores,
     TokenOut,
 )
-from radixserve.wire.params import SamplingParams
+from radixserve.wire.params import Constraint, SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Request:
     """A prompt in ids and what is wanted of it.
 
     prompt: int32 little-endian bytes. params.n outputs are made, each a request of its own
-    in the engine. rid: "" draws one.
+    in the engine. rid: "" draws one. constraint: as grammar.check returned it.
     """
 
     prompt: bytes
@@ -40,29 +40,37 @@ class Request:
     namespace: str = ""
     priority: int = 0
     program: ProgramRef | None = None
+    constraint: Constraint | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """Counts of one output; prompt and cached counts of outputs of one request are the same prompt.
 
-    completion_tokens counts sampled tokens, the one that stopped it included.
+    completion_tokens counts output tokens, the one that stopped it included; forced_tokens those of
+    them that a grammar left no choice about and that were not sampled.
     """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
     computed_tokens: int
+    forced_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """matched: the stop id or string. kept_ids: output tokens wholly before the cut of a stop."""
+    """matched: the stop id or string. kept_ids: output tokens wholly before the cut of a stop.
+
+    truncated: a constrained output was cut short by max_new_tokens, and ended as its constraint
+    allows.
+    """
 
     reason: FinishReason
     matched: int | str | None
     kept_ids: int
     usage: Usage
+    truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +151,9 @@ class OutputText:
                 completion_tokens=finished.completion_tokens,
                 cached_tokens=finished.cached_tokens,
                 computed_tokens=finished.computed_tokens,
+                forced_tokens=finished.forced_tokens,
             ),
+            truncated=finished.truncated,
         )
 
 

@@ -185,6 +185,7 @@ class Gateway:
                     params, n=1, seed=seed if index == 0 else derive_seed(seed, index)
                 ),
                 output_logprobs=request.output_logprobs,
+                constraint=request.constraint,
                 prompt_logprobs=request.prompt_logprobs if index == 0 else None,
                 prompt_logprobs_start=max(1, request.prompt_logprobs_start),
                 namespace=request.namespace,

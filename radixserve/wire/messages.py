@@ -16,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from radixserve.wire.params import SamplingParams
+from radixserve.wire.params import Constraint, SamplingParams
 
 
 class ProgramRef(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -39,6 +39,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     output_logprobs: None off; k >= 0 gives each output token's log-probability and the k best.
     prompt_logprobs: likewise for prompt tokens from prompt_logprobs_start on.
     namespace: requests share KV only within one namespace.
+    constraint: what the output must match, in the form that grammar.check returns.
     """
 
     rid: str
@@ -50,6 +51,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     namespace: str = ""
     priority: int = 0
     program: ProgramRef | None = None
+    constraint: Constraint | None = None
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
@@ -69,12 +71,14 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
     """First message down: the resolved configuration and what the engine must know of text.
 
     config: the JSON of config.schema.Config. token_bytes: each id's bytes, control tokens empty.
-    stop_ids: the model's end tokens.
+    stop_ids: the model's end tokens. tokenizer: tokenizer.json without what it does to the
+    beginning of a prompt, with which text that a grammar forces is encoded; empty: longest match.
     """
 
     config: bytes
     token_bytes: list[bytes]
     stop_ids: list[int]
+    tokenizer: str = ""
 
 
 class Logprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -121,8 +125,10 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     """The one terminal message.
 
     matched: the stop id or stop string that ended it. kept_bytes: with a stop string, how many
-    bytes of the output text stand before it. completion_tokens: sampled tokens, the stopping one
-    included. cached_tokens: prompt tokens found in the cache at first admission.
+    bytes of the output text stand before it. truncated: a constrained output that max_new_tokens
+    cut short; it matches its constraint all the same where that is possible.
+    completion_tokens: output tokens, the stopping one included. forced_tokens: of those, the ones
+    that a grammar left no choice about and that were not sampled. cached_tokens: prompt tokens found in the cache at first admission.
     computed_tokens: prompt tokens computed for this request. code, message, param: of an error.
     """
 
@@ -130,8 +136,10 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     reason: FinishReason
     matched: int | str | None = None
     kept_bytes: int | None = None
+    truncated: bool = False
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    forced_tokens: int = 0
     cached_tokens: int = 0
     computed_tokens: int = 0
     code: str = ""
@@ -154,6 +162,7 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int = 0
     computed_tokens: int = 0
     generated_tokens: int = 0
+    forced_tokens: int = 0
     retractions: int = 0
     evicted_tokens: int = 0
 
