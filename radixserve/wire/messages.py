@@ -128,8 +128,9 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     bytes of the output text stand before it. truncated: a constrained output that max_new_tokens
     cut short; it matches its constraint all the same where that is possible.
     completion_tokens: output tokens, the stopping one included. forced_tokens: of those, the ones
-    that a grammar left no choice about and that were not sampled. cached_tokens: prompt tokens found in the cache at first admission.
-    computed_tokens: prompt tokens computed for this request. code, message, param: of an error.
+    that a grammar left no choice about and that were not sampled. cached_tokens: prompt tokens
+    found in the cache at first admission. computed_tokens: prompt tokens computed for this request.
+    code, message, param: of an error.
     """
 
     rid: str
