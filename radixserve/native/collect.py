@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from radixserve.chunks import Chunk, Finish, Usage
-from radixserve.errors import Cancelled, InternalError
+from radixserve.errors import Cancelled, InternalError, TimedOut
 from radixserve.wire.messages import FinishReason, Logprobs
 
 
@@ -75,6 +75,8 @@ def completed(finish: Finish) -> None:
     """Raise where the output did not come to an end of its own: aborted, or failed."""
     if finish.reason is FinishReason.ABORT:
         raise Cancelled("the request was aborted")
+    if finish.reason is FinishReason.TIMEOUT:
+        raise TimedOut("the request passed its deadline")
     if finish.reason is FinishReason.ERROR:
         raise InternalError("the engine failed while it served this request")
 

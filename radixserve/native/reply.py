@@ -147,6 +147,8 @@ def finish_fields(finish: Finish) -> dict[str, Any]:
             return {"type": "abort", "message": "the request was aborted"}
         case FinishReason.ERROR:
             return {"type": "abort", "message": "the engine failed while it served this request"}
+        case FinishReason.TIMEOUT:
+            return {"type": "abort", "message": "the request passed its deadline"}
 
 
 def prompt_fields(encoded: EncodedPrompt) -> dict[str, Any]:

@@ -119,6 +119,7 @@ class FinishReason(enum.StrEnum):
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+    TIMEOUT = "timeout"  # said by the gateway, which keeps the deadlines
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="finished"):
@@ -130,6 +131,7 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     completion_tokens: output tokens, the stopping one included. forced_tokens: of those, the ones
     that a grammar left no choice about and that were not sampled. cached_tokens: prompt tokens
     found in the cache at first admission. computed_tokens: prompt tokens computed for this request.
+    queue_seconds: from its arrival in the engine to its first admission; 0 where it never was.
     code, message, param: of an error.
     """
 
@@ -143,16 +145,24 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     forced_tokens: int = 0
     cached_tokens: int = 0
     computed_tokens: int = 0
+    queue_seconds: float = 0.0
     code: str = ""
     message: str = ""
     param: str | None = None
 
 
 class Gauges(msgspec.Struct, frozen=True, kw_only=True):
-    """State of the engine; tokens are pages x page_size. Counters only grow."""
+    """State of the engine; tokens are pages x page_size. Counters only grow.
+
+    step_seconds: how long the step under way has taken; 0 between steps. compiling: requests whose
+    grammar is being compiled. grammar_compiles, grammar_compile_seconds: grammars compiled so far,
+    and the time it took; grammar_cache_hits: requests that found theirs compiled.
+    """
 
     running: int = 0
     waiting: int = 0
+    compiling: int = 0
+    step_seconds: float = 0.0
     kv_tokens: int = 0
     free_tokens: int = 0
     evictable_tokens: int = 0
@@ -166,6 +176,9 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     forced_tokens: int = 0
     retractions: int = 0
     evicted_tokens: int = 0
+    grammar_compiles: int = 0
+    grammar_compile_seconds: float = 0.0
+    grammar_cache_hits: int = 0
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
