@@ -1,7 +1,8 @@
 """radixserve: a prefix-sharing structured-generation runtime.
 
-`import radixserve as rs` brings the language (rs.function, rs.gen, ..) at once and the engine
-(rs.Engine) when it is first named; neither imports torch.
+`import radixserve as rs` brings the language (rs.function, rs.gen, ..) at once, and the engine
+(rs.Engine) and the checking of constraints (rs.Grammar) when they are first named; none of them
+imports torch.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from radixserve.lang import __all__ as _lang_names
 
 if TYPE_CHECKING:
     from radixserve.engine import Engine
+    from radixserve.grammar.offline import Grammar
 
 __version__ = "0.1.0"
-__all__ = ["Engine", "RadixServeError", "RequestError", *_lang_names]
+__all__ = ["Engine", "Grammar", "RadixServeError", "RequestError", *_lang_names]
 
 
 def __dir__() -> list[str]:
@@ -28,4 +30,8 @@ def __getattr__(name: str) -> Any:
         from radixserve.engine import Engine
 
         return Engine
+    if name == "Grammar":
+        from radixserve.grammar.offline import Grammar
+
+        return Grammar
     raise AttributeError(f"module 'radixserve' has no attribute {name!r}")

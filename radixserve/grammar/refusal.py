@@ -10,7 +10,20 @@ from radixserve.errors import InvalidRequest
 CODE = "unsupported_schema"
 
 
-def refused(pointer: str, keyword: str, why: str) -> InvalidRequest:
+class Unsupported(InvalidRequest):
+    """A keyword that cannot be enforced. pointer: JSON pointer of the schema that holds it, "" the
+    root; keyword: "" where the schema itself is at fault."""
+
+    code = CODE
+
+    def __init__(self, pointer: str, keyword: str, why: str) -> None:
+        place = f"#{pointer}/{keyword}" if keyword else f"#{pointer}"
+        super().__init__(f"{keyword or 'schema'} at {place}: {why}")
+        self.pointer = pointer
+        self.keyword = keyword
+        self.why = why
+
+
+def refused(pointer: str, keyword: str, why: str) -> Unsupported:
     """The error for `keyword` at `pointer` (a JSON pointer; "" is the root)."""
-    place = f"#{pointer}/{keyword}" if keyword else f"#{pointer}"
-    return InvalidRequest(f"{keyword or 'schema'} at {place}: {why}", code=CODE)
+    return Unsupported(pointer, keyword, why)

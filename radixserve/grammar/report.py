@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from radixserve.errors import InvalidRequest
 from radixserve.grammar import check, document, formats
+from radixserve.grammar.refusal import Unsupported
 from radixserve.wire.params import Constraint
 
 Verdict = Literal["enforced", "rewritten", "ignored", "refused"]
@@ -31,13 +32,13 @@ _REWRITTEN = {
     "unevaluatedProperties": "closed over what the alternatives declare",
     "unevaluatedItems": "closed over what the alternatives declare",
     "nullable": "null is allowed too",
-    "additionalProperties": "true generates declared properties only, unless there are none",
 }
+_OPEN = "only declared properties are generated, where any are"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """pointer: where the keyword stands, or "" for the whole schema."""
+    """pointer: JSON pointer of the keyword, or "" for the whole schema."""
 
     pointer: str
     keyword: str
@@ -47,25 +48,73 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
+    """findings: one for each keyword, in the order of the text. str() is a table of them."""
+
     findings: tuple[Finding, ...]
 
     @property
     def accepted(self) -> bool:
-        return all(finding.verdict != "refused" for finding in self.findings)
+        return not self.refused
+
+    @property
+    def refused(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.verdict == "refused")
+
+    def __str__(self) -> str:
+        rows = [(f.pointer or "(whole)", f.verdict, f.note) for f in self.findings]
+        place = max((len(row[0]) for row in rows), default=0)
+        lines = [f"{at:<{place}}  {verdict:<9}  {note}".rstrip() for at, verdict, note in rows]
+        return "\n".join([*lines, "accepted" if self.accepted else "refused"])
 
 
 def explain(schema: object) -> Report:
-    """What each keyword of `schema` comes to; the first refusal ends the schema."""
-    findings: list[Finding] = []
+    """What each keyword of `schema` comes to. The first refusal is the only one: it ends the
+    schema."""
     try:
-        text = json.dumps(schema, ensure_ascii=False)
-        findings += [_finding(*place) for place in _keywords(schema, "")]
-        check.check(Constraint(kind="json_schema", value=text))
+        findings = [_finding(*place) for place in _keywords(schema, "")]
+        check.check(Constraint(kind="json_schema", value=json.dumps(schema, ensure_ascii=False)))
     except InvalidRequest as error:
-        findings.append(Finding("", "", "refused", error.message))
+        return Report(tuple(_with_refusal(findings, error)))
     except RecursionError:
-        findings = [Finding("", "", "refused", "nested too deeply")]
+        return Report((Finding("", "", "refused", "nested too deeply"),))
+    except (TypeError, ValueError) as error:
+        return Report((Finding("", "", "refused", f"not JSON: {error}"),))
     return Report(tuple(findings))
+
+
+def explain_constraint(constraint: Constraint) -> Report:
+    """The same for a constraint of any kind; those that are no schema have one finding."""
+    if constraint.kind == "json_schema":
+        try:
+            return explain(json.loads(constraint.value))
+        except ValueError as error:
+            return Report((Finding("", "", "refused", f"not JSON: {error}"),))
+    try:
+        check.check(constraint)
+    except InvalidRequest as error:
+        return of_refusal(error)
+    return Report((Finding("", constraint.kind, "enforced"),))
+
+
+def of_refusal(error: InvalidRequest) -> Report:
+    """The report of a constraint that is refused as a whole."""
+    return Report((_refusal(error),))
+
+
+def _refusal(error: InvalidRequest) -> Finding:
+    if not isinstance(error, Unsupported):
+        return Finding("", "", "refused", error.message)
+    place = f"{error.pointer}/{error.keyword}" if error.keyword else error.pointer
+    return Finding(place, error.keyword, "refused", error.why)
+
+
+def _with_refusal(findings: list[Finding], error: InvalidRequest) -> list[Finding]:
+    """The findings with what was refused in its place, or last where none stands there."""
+    refusal = _refusal(error)
+    at = [i for i, finding in enumerate(findings) if finding.pointer == refusal.pointer]
+    if not at:
+        return [*findings, refusal]
+    return [*findings[: at[0]], refusal, *findings[at[0] + 1 :]]
 
 
 def _finding(pointer: str, keyword: str, value: Any) -> Finding:
@@ -75,6 +124,8 @@ def _finding(pointer: str, keyword: str, value: Any) -> Finding:
         return Finding(pointer, keyword, "ignored", "an annotation")
     if keyword in _REWRITTEN:
         return Finding(pointer, keyword, "rewritten", _REWRITTEN[keyword])
+    if keyword == "additionalProperties" and value in (True, {}):
+        return Finding(pointer, keyword, "rewritten", _OPEN)
     return Finding(pointer, keyword, "enforced")
 
 
