@@ -12,7 +12,8 @@ import contextlib
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -23,6 +24,7 @@ from radixserve.config.resolve import resolve
 from radixserve.config.schema import Config
 from radixserve.errors import EngineDead, ModelLoadError
 from radixserve.gateway import Gateway, Watched
+from radixserve.metrics.trail import Recorder
 from radixserve.models.spec import read_spec
 from radixserve.text.renderer import Renderer
 from radixserve.weights import source
@@ -43,11 +45,11 @@ class Child(Watched, Protocol):
 class ProcessChild:
     """python -m radixserve.loop, in a session of its own so that Ctrl-C does not reach it."""
 
-    def __init__(self, channel: ZmqFront) -> None:
+    def __init__(self, channel: ZmqFront, log_format: str) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "radixserve.loop", *channel.endpoints],
             stdin=subprocess.PIPE,
-            env=env.of_engine(),
+            env=env.of_engine(log_format),
             start_new_session=True,
         )
         self.pid = self._process.pid
@@ -99,12 +101,67 @@ class ThreadChild:
         self._thread.join(timeout)
 
 
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What every engine of one front is started with. setup: the first message down."""
+
+    config: Config
+    renderer: Renderer
+    setup: bytes
+    inline: bool
+
+    @classmethod
+    async def prepare(cls, config: Config, *, inline: bool) -> Site:
+        """Load the text side. Raises ConfigError or ModelLoadError."""
+        config = resolve(config)
+        origin = await asyncio.to_thread(source.resolve, config.model.model)
+        spec = await asyncio.to_thread(read_spec, origin)
+        renderer = await asyncio.to_thread(Renderer.load, origin, config.text)
+        tokenizer = renderer.tokenizer
+        setup = Setup(
+            config=msgspec.json.encode(config),
+            token_bytes=list(tokenizer.token_bytes),
+            stop_ids=sorted({*tokenizer.eos_ids, *spec.eos_ids}),
+        )
+        return cls(config, renderer, codec.encode([setup]), inline)
+
+    async def start(self) -> tuple[FrontChannel, Ready, Child]:
+        """An engine with the model loaded. Raises ModelLoadError, or EngineDead."""
+        channel: FrontChannel
+        child: Child
+        if self.inline:
+            memory = channel = MemoryFront()
+            child = ThreadChild(memory)
+        else:
+            sockets = channel = ZmqFront()
+            child = ProcessChild(sockets, self.config.http.log_format)
+        try:
+            channel.send(self.setup)
+            return channel, await _wait_ready(channel, child.alive), child
+        except BaseException:
+            channel.send(codec.encode([Control("0", "stop")]))
+            child.end(0 if not self.inline else KILL_AFTER)
+            channel.close()
+            raise
+
+
 class Launched:
     """A gateway and the child behind it."""
 
-    def __init__(self, gateway: Gateway, child: Child) -> None:
+    def __init__(self, site: Site, gateway: Gateway, child: Child) -> None:
         self.gateway = gateway
+        self._site = site
         self._child = child
+
+    async def restart(self) -> None:
+        """Put a new engine in place of one that has ended or hangs; open requests get EngineDead.
+
+        Raises what launch() raises; then there is no engine.
+        """
+        self.gateway.give_up("the engine is being started again")
+        await asyncio.to_thread(self._child.end, 0)
+        channel, ready, self._child = await self._site.start()
+        await self.gateway.attach(channel, ready, self._child)
 
     async def close(self) -> None:
         """Stop the engine and free everything; open requests end with EngineDead."""
@@ -112,38 +169,18 @@ class Launched:
         await asyncio.to_thread(self._child.end, KILL_AFTER)
 
 
-async def launch(config: Config, *, inline: bool = False) -> Launched:
+async def launch(
+    config: Config, *, inline: bool = False, recorders: Sequence[Recorder] = ()
+) -> Launched:
     """Load the text side, start the engine, wait until it is ready.
 
-    Raises ConfigError, ModelLoadError, or EngineDead when the child ends while it loads.
+    recorders: are told how requests went. Raises ConfigError, ModelLoadError, or EngineDead when
+    the child ends while it loads.
     """
-    config = resolve(config)
-    origin = await asyncio.to_thread(source.resolve, config.model.model)
-    spec = await asyncio.to_thread(read_spec, origin)
-    renderer = await asyncio.to_thread(Renderer.load, origin, config.text)
-    tokenizer = renderer.tokenizer
-    setup = Setup(
-        config=msgspec.json.encode(config),
-        token_bytes=list(tokenizer.token_bytes),
-        stop_ids=sorted({*tokenizer.eos_ids, *spec.eos_ids}),
-    )
-    channel: FrontChannel
-    child: Child
-    if inline:
-        memory = channel = MemoryFront()
-        child = ThreadChild(memory)
-    else:
-        sockets = channel = ZmqFront()
-        child = ProcessChild(sockets)
-    try:
-        channel.send(codec.encode([setup]))
-        ready = await _wait_ready(channel, child.alive)
-    except BaseException:
-        channel.send(codec.encode([Control("0", "stop")]))
-        child.end(0 if not inline else KILL_AFTER)
-        channel.close()
-        raise
-    return Launched(Gateway(config, channel, renderer, ready, child), child)
+    site = await Site.prepare(config, inline=inline)
+    channel, ready, child = await site.start()
+    gateway = Gateway(site.config, channel, site.renderer, ready, child, recorders)
+    return Launched(site, gateway, child)
 
 
 async def _wait_ready(channel: FrontChannel, alive: Callable[[], bool]) -> Ready:

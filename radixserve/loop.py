@@ -1,8 +1,8 @@
-"""The engine process: the only file that knows sockets, scheduler and executor together.
+"""The engine process: the only file that knows sockets, scheduler, executor and grammar together.
 
-One step: drain > plan > launch > (overlap: apply the previous step) > sample > (no overlap: apply
-this step) > send. Owns: the order of these, the heartbeat, and what happens when a step fails. Must
-not know: text, HTTP, what a plan says.
+One step: drain > plan > launch > (overlap: apply the previous step) > mask > sample > (no overlap:
+apply this step) > send. Owns: the order of these, the heartbeat, and what happens when a step
+fails. Must not know: text, HTTP, what a plan says.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Protocol, assert_never
@@ -22,9 +23,12 @@ import msgspec
 
 from radixserve import log
 from radixserve.config.schema import Config
-from radixserve.errors import RadixServeError
+from radixserve.errors import RadixServeError, RequestError
+from radixserve.grammar.gate import Gate, Words
+from radixserve.guide import Guide
 from radixserve.log import logger
 from radixserve.plan import StepPlan, StepResult
+from radixserve.scheduler.outputs import finished
 from radixserve.scheduler.scheduler import Scheduler
 from radixserve.wire import codec
 from radixserve.wire.channels import EngineChannel, ZmqEngine
@@ -32,6 +36,8 @@ from radixserve.wire.messages import (
     Abort,
     Control,
     ControlReply,
+    Finished,
+    FinishReason,
     FromEngine,
     Gauges,
     Generate,
@@ -42,6 +48,7 @@ from radixserve.wire.messages import (
 )
 
 HEARTBEAT_SECONDS = 0.5
+COMPILING_SECONDS = 0.005  # between two looks at the compiler while there is nothing to compute
 
 
 class StepFailed(Exception):
@@ -62,7 +69,7 @@ def _computing() -> Iterator[None]:
 
 
 class StepHandle(Protocol):
-    def sample(self) -> None: ...
+    def sample(self, mask: Words | None) -> None: ...
     def result(self) -> StepResult: ...
 
 
@@ -81,6 +88,7 @@ class Loop:
         scheduler: Scheduler,
         executor: StepExecutor,
         heart: Heart,
+        gate: Gate,
         *,
         overlap: bool = False,
     ) -> None:
@@ -88,27 +96,36 @@ class Loop:
         self._scheduler = scheduler
         self._executor = executor
         self._heart = heart
+        self._gate = gate
         self._overlap = overlap
         self._launched: deque[StepHandle] = deque()
         self._stopping = False
 
     def run(self) -> None:
         """Until Control stop."""
-        while not self._stopping:
-            self.turn()
+        try:
+            while not self._stopping:
+                self.turn()
+        finally:
+            self._gate.close()
 
     def turn(self) -> None:
         """Take what has arrived, make one step, say what came of it."""
         events = self._drain()
+        self._heart.step_began = time.monotonic()
         try:
             self._step(events)
         except StepFailed as failure:
             logger.error("a step failed", exc_info=failure.cause)
             self._launched.clear()
             events += self._scheduler.fail(failure.cause)
+        self._heart.step_began = None
         if events:
             self._channel.send(codec.encode(events))
-        self._heart.gauges = self._scheduler.gauges()
+        self._heart.gauges = self._gauges()
+
+    def _gauges(self) -> Gauges:
+        return msgspec.structs.replace(self._scheduler.gauges(), **self._gate.counts())
 
     @property
     def launched(self) -> int:
@@ -125,8 +142,10 @@ class Loop:
         if self._launched:  # with overlap: the previous step, while this one runs
             events += self._apply()
         if step is not None:
+            guides = self._scheduler.guides()
+            mask = self._gate.rows(guides) if guides else None
             with _computing():
-                step.sample()
+                step.sample(mask)
             self._launched.append(step)
             if not self._overlap:
                 events += self._apply()
@@ -138,18 +157,29 @@ class Loop:
 
     def _drain(self) -> list[FromEngine]:
         """Handle what has arrived; sleep only when there is nothing to compute."""
-        idle = self._scheduler.idle and not self._launched
+        wait: float | None = 0
+        if self._scheduler.idle and not self._launched:
+            wait = COMPILING_SECONDS if self._gate.held else None
         events: list[FromEngine] = []
-        for frame in self._channel.drain(None if idle else 0):
+        for frame in self._channel.drain(wait):
             for message in codec.decode_to_engine(frame):
                 events += self._handle(message)
+        for generate, found in self._gate.ready():
+            events += self._compiled(generate, found)
         return events
+
+    def _compiled(self, message: Generate, found: Guide | RequestError) -> list[FromEngine]:
+        if isinstance(found, RequestError):
+            return [finished(message.rid, FinishReason.ERROR, error=found)]
+        return self._scheduler.handle(message, found)
 
     def _handle(self, message: ToEngine) -> Sequence[FromEngine]:
         match message:
             case Generate():
-                return self._scheduler.handle(message)
+                return self._generate(message)
             case Abort():
+                if self._gate.cancel(message.rid):
+                    return [Finished(rid=message.rid, reason=FinishReason.ABORT)]
                 return self._scheduler.abort(message.rid)
             case Control():
                 return self._control(message)
@@ -158,20 +188,33 @@ class Loop:
             case _ as never:
                 assert_never(never)
 
+    def _generate(self, message: Generate) -> Sequence[FromEngine]:
+        if message.constraint is None:
+            return self._scheduler.handle(message)
+        refusal = self._scheduler.refusal(message, self._gate.held)
+        if refusal is not None:
+            return [refusal]
+        self._gate.hold(message)
+        return ()
+
     def _control(self, message: Control) -> list[FromEngine]:
         flushed = 0
         if message.op == "stop":
             self._stopping = True
         elif message.op == "flush":
             flushed = self._scheduler.flush()
-        return [ControlReply(message.id, self._scheduler.gauges(), flushed)]
+        return [ControlReply(message.id, self._gauges(), flushed)]
 
 
 class Heart:
-    """Sends Stats from a thread of its own, so that a long step does not look like death."""
+    """Sends Stats from a thread of its own, so that a long step does not look like death.
+
+    step_began: monotonic seconds, of the step under way.
+    """
 
     def __init__(self, channel: EngineChannel) -> None:
         self.gauges = Gauges()
+        self.step_began: float | None = None
         self._channel = channel
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
@@ -179,7 +222,13 @@ class Heart:
 
     def _beat(self) -> None:
         while not self._stopped.wait(HEARTBEAT_SECONDS):
-            self._channel.heartbeat(codec.encode([Stats(self.gauges)]))
+            self._channel.heartbeat(codec.encode([Stats(self._gauges_now())]))
+
+    def _gauges_now(self) -> Gauges:
+        began = self.step_began
+        if began is None:
+            return self.gauges
+        return msgspec.structs.replace(self.gauges, step_seconds=time.monotonic() - began)
 
     def stop(self) -> None:
         self._stopped.set()
@@ -237,6 +286,7 @@ def _build(channel: EngineChannel, heart: Heart, setup: Setup) -> tuple[Loop, Re
         stop_ids=setup.stop_ids,
         token_bytes=setup.token_bytes,
     )
+    gate = Gate(config.grammar, setup, loaded.columns, config.model.threads)
     heart.gauges = scheduler.gauges()
     ready = Ready(
         model=config.model.model,
@@ -246,7 +296,7 @@ def _build(channel: EngineChannel, heart: Heart, setup: Setup) -> tuple[Loop, Re
         dtype=loaded.dtype,
         pid=os.getpid(),
     )
-    return Loop(channel, scheduler, loaded.executor, heart), ready
+    return Loop(channel, scheduler, loaded.executor, heart, gate), ready
 
 
 def _die_with_parent(endpoint: str) -> None:

@@ -64,6 +64,14 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
+class Appended:
+    """Output tokens of a slot that nobody sampled (a grammar forced them), for its penalties."""
+
+    slot: SlotId
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ScoreRange:
     """Row `row` reports log-probabilities of prompt tokens.
 
@@ -101,7 +109,7 @@ class StepPlan:
     from token 0 to its last computed token.
     samples: [rows] int32: the index of the token to draw, counted over prompt and output (the
     counter of the random draw); 0 where none is drawn.
-    opened is applied before the forward; closed slots are free after the step.
+    opened and appended are applied before the forward; closed slots are free after the step.
     """
 
     step: int
@@ -115,6 +123,7 @@ class StepPlan:
     page_indices: Int32
     samples: Int32
     opened: tuple[Opened, ...] = ()
+    appended: tuple[Appended, ...] = ()
     closed: tuple[SlotId, ...] = ()
     copies: tuple[CopyOrder, ...] = ()
     scores: tuple[ScoreRange, ...] = ()

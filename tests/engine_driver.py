@@ -5,11 +5,20 @@ from __future__ import annotations
 import numpy as np
 
 from radixserve.cache.prefix import PrefixCache
-from radixserve.config.schema import ScheduleConfig
+from radixserve.config.schema import GrammarConfig, ScheduleConfig
+from radixserve.grammar.gate import Gate
 from radixserve.loop import Loop
 from radixserve.scheduler.scheduler import Scheduler
 from radixserve.wire import codec
-from radixserve.wire.messages import Abort, Finished, Gauges, Generate, PromptScores, TokenOut
+from radixserve.wire.messages import (
+    Abort,
+    Finished,
+    Gauges,
+    Generate,
+    PromptScores,
+    Setup,
+    TokenOut,
+)
 from radixserve.wire.params import SamplingParams
 from tests.fake_executor import FakeExecutor
 
@@ -53,6 +62,7 @@ class EngineDriver:
     ) -> None:
         defaults = {"max_running": 8, "token_budget": 64, "chunk": 16} | schedule
         self.vocab = vocab
+        self.token_bytes = [chr(97 + i).encode() for i in range(vocab)]
         self.cache = PrefixCache(pages, page_size, enabled=enabled, audit=True)
         self.scheduler = Scheduler(
             ScheduleConfig(**defaults),
@@ -60,11 +70,15 @@ class EngineDriver:
             context_len=context_len,
             vocab_size=vocab,
             stop_ids=stop_ids,
-            token_bytes=[chr(97 + i).encode() for i in range(vocab)],
+            token_bytes=self.token_bytes,
         )
         self.executor = FakeExecutor(pages, page_size, vocab)
         self.channel = ListChannel()
-        self.loop = Loop(self.channel, self.scheduler, self.executor, StillHeart(), overlap=overlap)
+        setup = Setup(config=b"", token_bytes=self.token_bytes, stop_ids=list(stop_ids))
+        self.gate = Gate(GrammarConfig(), setup, vocab, threads=1)
+        self.loop = Loop(
+            self.channel, self.scheduler, self.executor, StillHeart(), self.gate, overlap=overlap
+        )
         self._names = 0
 
     def submit(self, prompt, max_new: int = 4, rid: str = "", **fields) -> str:

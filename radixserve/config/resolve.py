@@ -30,10 +30,19 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "max_overtakes": (0, 2**31 - 1),
     "reserve": (0.0, 1.0),
     "step_retries": (0, 100),
+    "step_timeout_s": (0.0, 86400.0),
+    "compile_seconds": (0.1, 3600.0),
+    "mask_seconds": (0.001, 60.0),
+    "cache_mib": (0, 2**20),
+    "max_compiling": (1, 2**20),
     "tp_size": (1, 1024),
     "max_prompt_tokens": (0, 2**31 - 1),
     "port": (0, 65535),
     "max_body": (1024, 2**40),
+    "body_timeout": (0.0, 86400.0),
+    "max_streams": (0, 2**31 - 1),
+    "request_timeout": (0.0, 7 * 86400.0),
+    "reader_timeout": (0.0, 86400.0),
     "default_max_tokens": (1, 2**31 - 1),
     "grace": (0.0, 3600.0),
 }
@@ -61,8 +70,13 @@ def resolve(config: Config, machine: Machine | None = None) -> Config:
     )
 
 
-def _check(setting: Setting, value: str | int | float) -> None:
-    if isinstance(value, str):
+def _check(setting: Setting, value: str | int | float | tuple[str, ...]) -> None:
+    if isinstance(value, tuple):
+        for each in value:
+            _check_text(setting, each)
+            if not each:
+                raise ConfigError(f"{setting.flag} must not be empty")
+    elif isinstance(value, str):
         _check_text(setting, value)
     elif not isinstance(value, bool):
         low, high = BOUNDS[setting.name]
@@ -88,9 +102,17 @@ def _check_together(config: Config) -> None:
         )
     if config.parallel.tp_size != 1:
         raise ConfigError(f"--tp-size {config.parallel.tp_size}: only 1 is supported so far")
-    template = config.text.chat_template
-    if template and not pathlib.Path(template).is_file():
-        raise ConfigError(f"--chat-template {template}: there is no such file")
+    if bool(config.http.ssl_certfile) != bool(config.http.ssl_keyfile):
+        raise ConfigError("--ssl-certfile and --ssl-keyfile go together")
+    http = config.http
+    for flag, file in (
+        ("--chat-template", config.text.chat_template),
+        ("--ssl-certfile", http.ssl_certfile),
+        ("--ssl-keyfile", http.ssl_keyfile),
+        ("--api-key-file", http.api_key_file),
+    ):
+        if file and not pathlib.Path(file).is_file():
+            raise ConfigError(f"{flag} {file}: there is no such file")
 
 
 def _resolve_model(model: ModelConfig, machine: Machine) -> ModelConfig:

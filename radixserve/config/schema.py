@@ -61,6 +61,26 @@ class ScheduleConfig(msgspec.Struct, frozen=True, kw_only=True):
         Doc(description="read a prefix once for all rows of a step (native attention)"),
     ] = True
     step_retries: Annotated[int, Doc(description="failed steps that a request survives")] = 1
+    step_timeout_s: Annotated[
+        float, Doc(description="seconds that one step may take before /health fails; 0: any")
+    ] = 300.0
+
+
+class GrammarConfig(msgspec.Struct, frozen=True, kw_only=True):
+    compile_seconds: Annotated[
+        float, Doc(description="longest that compiling one constraint may take")
+    ] = 10.0
+    mask_seconds: Annotated[
+        float, Doc(description="longest that finding the next tokens of one output may take")
+    ] = 1.0
+    cache_mib: Annotated[int, Doc(description="compiled constraints that are kept, in MiB")] = 256
+    max_compiling: Annotated[
+        int, Doc(description="different constraints that may wait to be compiled; more get 429")
+    ] = 64
+    warm: Annotated[
+        bool,
+        Doc(description="start the process that compiles constraints before the first one comes"),
+    ] = False
 
 
 class ParallelConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,18 +99,56 @@ class TextConfig(msgspec.Struct, frozen=True, kw_only=True):
 class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
     host: Annotated[str, Doc(description="address to listen on")] = "127.0.0.1"
     port: Annotated[int, Doc(description="port to listen on")] = 30000
-    api_key: Annotated[str, Doc(description="key that clients must send; empty: none")] = ""
+    ssl_certfile: Annotated[
+        str, Doc(description="PEM file of the certificate chain; with ssl_keyfile: serve TLS")
+    ] = ""
+    ssl_keyfile: Annotated[str, Doc(description="PEM file of the certificate's private key")] = ""
+    api_key: Annotated[
+        tuple[str, ...], Doc(description="key that clients may send; give it again for more")
+    ] = ()
+    admin_key: Annotated[
+        tuple[str, ...],
+        Doc(description="key for flush_cache, abort_all and the views of the cache, too"),
+    ] = ()
+    api_key_file: Annotated[
+        str, Doc(description="JSON or TOML file of named keys with limits, see docs/operators.md")
+    ] = ""
+    cors_origin: Annotated[
+        tuple[str, ...], Doc(description="origin whose pages may call the server; * for any")
+    ] = ()
+    public_metrics: Annotated[bool, Doc(description="/metrics needs no key")] = True
     max_body: Annotated[int, Doc(description="largest request body in bytes")] = 16 * 2**20
+    body_timeout: Annotated[
+        float, Doc(description="seconds that a client has to send its body; 0: any")
+    ] = 60.0
+    max_streams: Annotated[
+        int, Doc(description="calls that may be open at once; more get 429; 0: any")
+    ] = 1024
+    request_timeout: Annotated[
+        float, Doc(description="longest that a request may take in seconds; 0: any")
+    ] = 1800.0
+    reader_timeout: Annotated[
+        float, Doc(description="seconds after which a client that stops reading is dropped; 0: any")
+    ] = 30.0
     default_max_tokens: Annotated[
         int, Doc(description="output bound of OpenAI requests that name none, in tokens")
     ] = 1024
     grace: Annotated[float, Doc(description="seconds that streams get to end at shutdown")] = 10.0
+    supervise: Annotated[
+        bool, Doc(description="start a new engine when the engine has crashed or hangs")
+    ] = False
+    access_log: Annotated[bool, Doc(description="log a line for each call")] = True
+    log_format: Annotated[Literal["text", "json"], Doc(description="how log lines look")] = "text"
+    otlp_endpoint: Annotated[
+        str, Doc(description="URL to send OpenTelemetry traces to; needs radixserve[otel]")
+    ] = ""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     model: ModelConfig = ModelConfig()
     cache: CacheConfig = CacheConfig()
     schedule: ScheduleConfig = ScheduleConfig()
+    grammar: GrammarConfig = GrammarConfig()
     parallel: ParallelConfig = ParallelConfig()
     text: TextConfig = TextConfig()
     http: HttpConfig = HttpConfig()

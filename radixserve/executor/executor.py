@@ -77,6 +77,9 @@ class Executor:
                 self._sampling.close(slot)
         for opened in plan.opened:
             self._sampling.open(opened)
+        for appended in plan.appended:
+            for token in appended.ids:
+                self._sampling.append(appended.slot, token)
 
     @torch.inference_mode()
     def draw(
@@ -154,6 +157,7 @@ class LoadedExecutor:
     executor: Executor
     pages: int
     context_len: int
+    columns: int  # of the logits
     dtype: str
 
 
@@ -199,4 +203,4 @@ def load_executor(config: Config, valid_ids: int) -> LoadedExecutor:
         pool.num_bytes >> 20,
     )
     executor = Executor(model, pool, attention, sampling, slots, device)
-    return LoadedExecutor(executor, pages, spec.context_len, config.model.dtype)
+    return LoadedExecutor(executor, pages, spec.context_len, spec.vocab_size, config.model.dtype)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import queue
 import select
 import subprocess
@@ -17,6 +18,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 import xgrammar
@@ -25,6 +27,8 @@ from radixserve.errors import InternalError, InvalidRequest, QueueFull, RequestE
 from radixserve.grammar import worker
 from radixserve.grammar.pool import Matcher
 from radixserve.grammar.refusal import CODE
+from radixserve.grammar.tokens import Tokens
+from radixserve.grammar.track import Track
 from radixserve.grammar.vocabulary import Vocabulary
 from radixserve.log import logger
 from radixserve.wire.params import Constraint
@@ -32,11 +36,12 @@ from radixserve.wire.params import Constraint
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """seconds: one compilation. cache_bytes: compiled grammars kept, by their size in memory.
-    answer_bytes: one compiled grammar as it crosses from the child. waiting: distinct constraints
-    that may wait. start_seconds: until a child is ready."""
+    """seconds: one compilation. mask_seconds: one mask row. cache_bytes: compiled grammars kept, by
+    their size in memory. answer_bytes: one compiled grammar as it crosses from the child. waiting:
+    distinct constraints that may wait. start_seconds: until a child is ready."""
 
     seconds: float = 10.0
+    mask_seconds: float = 1.0
     cache_bytes: int = 256 * 1024**2
     answer_bytes: int = 128 * 1024**2
     waiting: int = 64
@@ -49,37 +54,67 @@ class _Waiting:
     stop_ids: tuple[int, ...]
 
 
-_Outcome = tuple[xgrammar.CompiledGrammar, int] | RequestError
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """size: bytes of the serialised grammar, for which the grammar engine takes about as many."""
+
+    grammar: xgrammar.CompiledGrammar
+    track: Track | None
+    size: int
+
+
+_Outcome = _Kept | RequestError
 
 
 class Compiler:
     """Turns constraints, as `check` returns them, into matchers.
 
-    Equal constraints compile once, also when they arrive together. Failures are not kept. All verbs
-    are for one thread, the loop's; none of them waits.
+    Equal constraints compile once, also when they arrive together. Failures are not kept. The
+    child starts with the first constraint, or with warm(). All verbs are for one thread, the
+    loop's; none of them waits. tokenizer: see wire.messages.Setup.
+
+    compiled, hits, seconds: grammars compiled, requests that found theirs, time spent compiling.
     """
 
-    def __init__(self, vocabulary: Vocabulary, limits: Limits | None = None) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, limits: Limits | None = None, tokenizer: str = ""
+    ) -> None:
+        self.compiled = 0
+        self.hits = 0
+        self.seconds = 0.0
         self._vocabulary = vocabulary
+        self._tokenizer = tokenizer
+        self._tokens: Tokens | None = None
         self._limits = limits or Limits()
-        self._kept: OrderedDict[Constraint, tuple[xgrammar.CompiledGrammar, int]] = OrderedDict()
+        self._kept: OrderedDict[Constraint, _Kept] = OrderedDict()
         self._kept_bytes = 0
         self._waiting: dict[Constraint, list[_Waiting]] = {}
         self._ready: list[tuple[str, Matcher | RequestError]] = []
-        self._jobs: queue.SimpleQueue[Constraint | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Constraint | None | Literal["warm"]] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[Constraint, _Outcome]] = queue.SimpleQueue()
         self._dropped: set[Constraint] = set()
         self._child = _Child(vocabulary, self._limits)
         self._thread = threading.Thread(target=self._work, name="grammar", daemon=True)
         self._thread.start()
 
-    def submit(self, rid: str, constraint: Constraint, stop_ids: Iterable[int] = ()) -> None:
-        """Ask for a matcher for request `rid`; poll brings it. stop_ids: the request's own."""
+    def warm(self) -> None:
+        """Start the child now, which takes seconds."""
+        self._jobs.put("warm")
+
+    @property
+    def waiting(self) -> int:
+        """Requests whose matcher is still to come."""
+        return sum(map(len, self._waiting.values())) + len(self._ready)
+
+    def submit(self, rid: str, constraint: Constraint, stop_ids: Iterable[int]) -> None:
+        """Ask for a matcher for request `rid`; poll brings it. stop_ids: what ends the request."""
         who = _Waiting(rid, tuple(stop_ids))
         if constraint in self._kept:
+            self.hits += 1
             self._kept.move_to_end(constraint)
-            self._ready.append((rid, self._matcher(self._kept[constraint][0], who)))
+            self._ready.append((rid, self._matcher(self._kept[constraint], who)))
         elif constraint in self._waiting:
+            self.hits += 1
             self._waiting[constraint].append(who)
         elif len(self._waiting) >= self._limits.waiting:
             self._ready.append((rid, QueueFull("too many grammars wait to be compiled")))
@@ -104,8 +139,9 @@ class Compiler:
             if isinstance(outcome, RequestError):
                 self._ready.extend((who.rid, outcome) for who in waiting)
             else:
-                self._keep(constraint, *outcome)
-                self._ready.extend((who.rid, self._matcher(outcome[0], who)) for who in waiting)
+                self.compiled += 1
+                self._keep(constraint, outcome)
+                self._ready.extend((who.rid, self._matcher(outcome, who)) for who in waiting)
         found, self._ready = self._ready, []
         return found
 
@@ -116,27 +152,42 @@ class Compiler:
         self._thread.join()
         self._child.bury()
 
-    def _matcher(self, compiled: xgrammar.CompiledGrammar, who: _Waiting) -> Matcher:
-        return Matcher(compiled, self._vocabulary, who.stop_ids)
+    def _matcher(self, kept: _Kept, who: _Waiting) -> Matcher:
+        return Matcher(
+            kept.grammar,
+            self._vocabulary,
+            who.stop_ids,
+            kept.track,
+            self._tokens,
+            self._limits.mask_seconds,
+        )
 
-    def _keep(self, constraint: Constraint, compiled: xgrammar.CompiledGrammar, size: int) -> None:
-        if size > self._limits.cache_bytes:
+    def _keep(self, constraint: Constraint, kept: _Kept) -> None:
+        if kept.size > self._limits.cache_bytes:
             return
-        self._kept[constraint] = (compiled, size)
-        self._kept_bytes += size
+        self._kept[constraint] = kept
+        self._kept_bytes += kept.size
         while self._kept_bytes > self._limits.cache_bytes:
-            _, (_, freed) = self._kept.popitem(last=False)
-            self._kept_bytes -= freed
+            _, dropped = self._kept.popitem(last=False)
+            self._kept_bytes -= dropped.size
 
     def _work(self) -> None:
-        self._child.start()
         while (constraint := self._jobs.get()) is not None:
+            if constraint == "warm":
+                self._child.start()
+                continue
             if constraint in self._dropped:
                 self._done.put((constraint, InvalidRequest("cancelled")))
                 continue
-            self._done.put((constraint, self._compiled(constraint)))
+            if self._tokens is None:
+                ordinary = self._vocabulary.ordinary_ids
+                self._tokens = Tokens(self._vocabulary.token_bytes, ordinary, self._tokenizer)
+            began = time.monotonic()
+            outcome = self._outcome(constraint)
+            self.seconds += time.monotonic() - began
+            self._done.put((constraint, outcome))
 
-    def _compiled(self, constraint: Constraint) -> _Outcome:
+    def _outcome(self, constraint: Constraint) -> _Outcome:
         answer = self._child.ask(constraint)
         if isinstance(answer, RequestError):
             return answer
@@ -146,7 +197,8 @@ class Compiler:
             found = xgrammar.CompiledGrammar.deserialize_json(answer.grammar, self._vocabulary.info)
         except (RuntimeError, ValueError) as error:
             return InternalError(f"a compiled grammar cannot be read: {error}")
-        return found, len(answer.grammar)
+        track = Track.of(pickle.loads(answer.rules))  # our own child wrote it
+        return _Kept(found, track, len(answer.grammar))
 
 
 class _Child:

@@ -21,7 +21,8 @@ class Vocabulary:
     """Bytes of each token, the ids that end an output, and the width of the model's logits.
 
     Ids without bytes (control tokens), stop ids, and ids from len(token_bytes) to `columns` are
-    never inside constrained text.
+    never inside constrained text. spells_bytes: every byte is a token of its own, so that n bytes
+    take at most n tokens.
     """
 
     def __init__(self, token_bytes: list[bytes], stop_ids: Iterable[int], columns: int) -> None:
@@ -39,6 +40,14 @@ class Vocabulary:
         self._ordinary = np.zeros(32 * self.words, bool)
         self._ordinary[: len(self.token_bytes)] = [bool(text) for text in self.token_bytes]
         self._ordinary[list(self.stop_ids)] = False
+        singles = {self.token_bytes[token] for token in self.ordinary_ids}
+        self.spells_bytes = all(bytes([code]) in singles for code in range(256))
+
+    @property
+    def ordinary_ids(self) -> list[int]:
+        """Every id that may stand inside constrained text."""
+        found: list[int] = np.flatnonzero(self._ordinary).tolist()
+        return found
 
     @property
     def words(self) -> int:

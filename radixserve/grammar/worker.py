@@ -8,6 +8,7 @@ in the middle of a compilation, and a parent that has waited long enough kills i
 from __future__ import annotations
 
 import os
+import pickle
 import queue
 import resource
 import struct
@@ -34,9 +35,10 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 class Compiled(msgspec.Struct, frozen=True, tag=True):
-    """The serialised grammar."""
+    """grammar: serialised by the grammar engine. rules: its rules.Grammar, pickled."""
 
     grammar: str
+    rules: bytes
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -92,8 +94,9 @@ def _read(jobs: queue.SimpleQueue[bytes]) -> None:
 
 def _answer(compiler: xgrammar.GrammarCompiler, constraint: Constraint) -> Answer:
     try:
-        text = rules.ebnf(check.grammar(constraint))
-        return Compiled(compiler.compile_grammar(text).serialize_json())
+        found = check.grammar(constraint)
+        compiled = compiler.compile_grammar(rules.ebnf(found))
+        return Compiled(compiled.serialize_json(), pickle.dumps(found))
     except RequestError as error:
         return Failed(error.code, error.message, error.param)
     except (RuntimeError, ValueError, MemoryError) as error:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from radixserve.plan import (
+    Appended,
     CopyOrder,
     Int32,
     Opened,
@@ -61,7 +62,8 @@ class StepBuilder:
         self._ids: list[Int32] = []
         self._pages: list[Int32] = []
         self._scores: list[ScoreRange] = []
-        self.opened: list[Opened] = []
+        self._opened: list[Opened] = []
+        self._appended: list[Appended] = []
         self.copies: list[CopyOrder] = []
 
     def __len__(self) -> int:
@@ -70,6 +72,21 @@ class StepBuilder:
     @property
     def rows(self) -> tuple[PlannedRow, ...]:
         return tuple(self._rows)
+
+    def open(self, request: Request) -> None:
+        """The request has taken its slot."""
+        assert request.slot is not None
+        request.told = len(request.output)
+        self._opened.append(
+            Opened(
+                slot=request.slot,
+                params=request.message.params,
+                prompt=request.prompt,
+                output=np.asarray(request.output, np.int32),
+                stop_ids=request.check.stop_ids,
+                logprobs=request.message.output_logprobs,
+            )
+        )
 
     def add(self, request: Request, end: int, ids: Int32 | None, *, samples: bool) -> None:
         """A row that computes tokens [request.computed, end) of the request.
@@ -80,6 +97,7 @@ class StepBuilder:
         assert request.slot is not None
         start = request.computed
         self.budget -= end - start
+        self._tell_forced(request)
         scored_from = None if ids is None else self._score(request, start, end)
         self._rows.append(PlannedRow(request, end, samples, scored_from))
         self._slots.append(request.slot)
@@ -88,6 +106,14 @@ class StepBuilder:
         self._samples.append(samples)
         self._ids.append(_LAST_SAMPLED if ids is None else ids)
         self._pages.append(request.lease.pages[: -(-end // self._page_size)])
+
+    def _tell_forced(self, request: Request) -> None:
+        """Tell the executor's penalties of output tokens that it has not sampled."""
+        if request.told < len(request.output):
+            assert request.slot is not None
+            fresh = tuple(request.output[request.told :])
+            self._appended.append(Appended(request.slot, fresh))
+            request.told = len(request.output)
 
     def _score(self, request: Request, start: int, end: int) -> int | None:
         """Logits at position p score the token at p + 1; the prompt's last token scores none.
@@ -129,7 +155,8 @@ class StepBuilder:
             page_indptr=indptr,
             page_indices=indices,
             samples=np.where(samples, ends, np.int32(0)),
-            opened=tuple(self.opened),
+            opened=tuple(self._opened),
+            appended=tuple(self._appended),
             closed=closed,
             copies=tuple(self.copies),
             scores=tuple(self._scores),

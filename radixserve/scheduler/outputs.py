@@ -7,7 +7,7 @@ the queue, the cache.
 from __future__ import annotations
 
 from radixserve.errors import InternalError, RequestError
-from radixserve.plan import StepResult, TokenLogprobs
+from radixserve.plan import TokenLogprobs
 from radixserve.scheduler.finish import Ending
 from radixserve.scheduler.request import Request
 from radixserve.wire.messages import (
@@ -42,6 +42,7 @@ class Outputs:
         self._cached_tokens = 0
         self._computed_tokens = 0
         self._generated_tokens = 0
+        self._forced_tokens = 0
 
     def count_cached(self, n: int) -> None:
         self._cached_tokens += n
@@ -50,12 +51,15 @@ class Outputs:
         request.computed_tokens += n
         self._computed_tokens += n
 
-    def token(self, request: Request, token: int, result: StepResult, row: int) -> TokenOut:
-        """Append the sampled token to the request and report it."""
-        request.output.append(token)
-        self._generated_tokens += 1
-        logprobs = result.logprobs.get(row)
-        return TokenOut(request.rid, [token], None if logprobs is None else on_wire(logprobs))
+    def tokens(self, request: Request, ids: list[int], logprobs: Logprobs | None) -> TokenOut:
+        """Append tokens to the request's output and report them."""
+        request.output += ids
+        self._generated_tokens += len(ids)
+        return TokenOut(request.rid, ids, logprobs)
+
+    def count_forced(self, request: Request, n: int) -> None:
+        request.forced += n
+        self._forced_tokens += n
 
     def score(self, request: Request, start: int, values: TokenLogprobs) -> list[FromEngine]:
         """Report scores of prompt tokens [start, ..) once each."""
@@ -73,12 +77,16 @@ class Outputs:
             reason=ending.reason,
             matched=ending.matched,
             kept_bytes=ending.kept_bytes,
+            truncated=request.guide is not None and ending.reason is FinishReason.LENGTH,
             prompt_tokens=request.prompt_len,
             completion_tokens=len(request.output),
+            forced_tokens=request.forced,
             cached_tokens=request.cached_tokens,
             computed_tokens=request.computed_tokens,
+            queue_seconds=request.queue_seconds,
             code="" if refusal is None else refusal.code,
             message="" if refusal is None else refusal.message,
+            param=None if refusal is None else refusal.param,
         )
 
     def gauges(self, **state: int) -> Gauges:
@@ -88,6 +96,7 @@ class Outputs:
             cached_tokens=self._cached_tokens,
             computed_tokens=self._computed_tokens,
             generated_tokens=self._generated_tokens,
+            forced_tokens=self._forced_tokens,
             retractions=self.retractions,
             **state,
         )

@@ -12,13 +12,15 @@ the cache's inside, tensors.
 from __future__ import annotations
 
 import enum
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from radixserve.guide import Guide
 from radixserve.plan import Int32, SlotId
-from radixserve.scheduler.finish import FinishCheck
-from radixserve.wire.messages import Generate
+from radixserve.scheduler.finish import Ending, FinishCheck
+from radixserve.wire.messages import FinishReason, Generate
 
 if TYPE_CHECKING:
     from radixserve.cache.lease import Lease
@@ -34,38 +36,57 @@ class Request:
     """A Generate message and what has become of it."""
 
     __slots__ = (
+        "after_prefill",
         "arrival",
+        "arrived_at",
         "cached_tokens",
         "check",
         "computed",
         "computed_tokens",
         "failures",
+        "forced",
+        "guide",
         "in_flight",
         "key",
         "lease",
         "max_new_tokens",
         "message",
+        "opening_len",
         "output",
         "overtaken",
         "phase",
         "prefill_len",
         "prompt",
         "prompt_len",
+        "queue_seconds",
         "sampling",
         "scored",
         "slot",
+        "told",
     )
 
     def __init__(
-        self, message: Generate, arrival: int, max_new_tokens: int, check: FinishCheck
+        self,
+        message: Generate,
+        arrival: int,
+        max_new_tokens: int,
+        check: FinishCheck,
+        guide: Guide | None = None,
     ) -> None:
         self.message = message
+        self.guide = guide
         self.arrival = arrival
+        self.arrived_at = time.monotonic()
+        self.queue_seconds = 0.0
         self.max_new_tokens = max_new_tokens
         self.check = check
         self.prompt: Int32 = np.frombuffer(message.prompt, dtype="<i4")
         self.prompt_len = len(self.prompt)
         self.output: list[int] = []
+        self.after_prefill = Ending(FinishReason.LENGTH)  # where nothing is to be sampled
+        self.forced = 0  # output tokens that were not sampled
+        self.opening_len = 0  # of those, the ones before the first sampled token
+        self.told = 0  # output tokens that the executor knows of
         self.key = message.prompt  # of every known token, made anew when the request is admitted
         self.prefill_len = self.prompt_len  # tokens to compute before the first decode row
         self.phase = Phase.WAITING
@@ -79,6 +100,11 @@ class Request:
         self.computed_tokens = 0
         self.overtaken = 0
         self.failures = 0
+
+    def note_admission(self) -> None:
+        """Keep how long it waited; the first time counts, not those after a retraction."""
+        if not self.queue_seconds:
+            self.queue_seconds = time.monotonic() - self.arrived_at
 
     @property
     def rid(self) -> str:
@@ -102,13 +128,34 @@ class Request:
 
     @property
     def wants_decode(self) -> bool:
-        """Whether one more token may be sampled after those in flight."""
+        """Whether one more token may be sampled after those in flight.
+
+        Under a grammar none may be in flight: what follows it may be forced.
+        """
+        if self.guide is not None and self.sampling:
+            return False
         return len(self.output) + self.sampling < self.max_new_tokens
+
+    @property
+    def room(self) -> int:
+        """Tokens that the output may still take."""
+        return self.max_new_tokens - len(self.output)
+
+    @property
+    def one_by_one(self) -> bool:
+        """Every output token must be sampled, since log-probabilities are wanted."""
+        message = self.message
+        return message.output_logprobs is not None or message.prompt_logprobs is not None
 
     @property
     def match_limit(self) -> int | None:
         """Most tokens that may come from the cache: the logits before a scored token are needed."""
         return self.scored - 1 if self.wants_scores else None
+
+    def output_ids(self, start: int, end: int) -> Int32:
+        """Tokens [start, end), none of them of the prompt: [end - start] int32."""
+        first = self.prompt_len
+        return np.asarray(self.output[start - first : end - first], np.int32)
 
     def tokens(self) -> Int32:
         """Every known token."""

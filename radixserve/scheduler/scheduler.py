@@ -18,15 +18,27 @@ from collections.abc import Sequence
 from radixserve.cache.prefix import PrefixCache
 from radixserve.config.schema import ScheduleConfig
 from radixserve.errors import ConfigError, QueueFull, RequestError
+from radixserve.guide import Guide
 from radixserve.ints import round_down
-from radixserve.plan import Opened, SlotId, StepPlan, StepResult
-from radixserve.scheduler.admission import allowed_new_tokens, reserved_pages
+from radixserve.plan import SlotId, StepPlan, StepResult
+from radixserve.scheduler import progress
+from radixserve.scheduler.admission import allowed_new_tokens
 from radixserve.scheduler.batch import LaunchedStep, StepBuilder
 from radixserve.scheduler.finish import Ending, FinishCheck
-from radixserve.scheduler.outputs import Outputs, finished
+from radixserve.scheduler.outputs import Outputs, finished, on_wire
+from radixserve.scheduler.pages import RequestPages
 from radixserve.scheduler.policy import note_overtakes, order
+from radixserve.scheduler.progress import Progress
 from radixserve.scheduler.request import Phase, Request
-from radixserve.wire.messages import FinishReason, FromEngine, Gauges, Generate, Started
+from radixserve.wire.messages import (
+    Finished,
+    FinishReason,
+    FromEngine,
+    Gauges,
+    Generate,
+    Logprobs,
+    Started,
+)
 
 
 class Scheduler:
@@ -50,6 +62,7 @@ class Scheduler:
             )
         self._config = config
         self._cache = cache
+        self._pages = RequestPages(cache, config.reserve)
         self._context_len = context_len
         self._vocab_size = vocab_size
         self._stop_ids = tuple(stop_ids)
@@ -66,26 +79,44 @@ class Scheduler:
 
     # ---- verbs ----
 
-    def handle(self, message: Generate) -> list[FromEngine]:
-        """Queue a request, or refuse it with its one Finished."""
+    def handle(self, message: Generate, guide: Guide | None = None) -> list[FromEngine]:
+        """Queue a request, or refuse it with its one Finished. guide: its constraint's."""
         try:
-            if len(self._waiting) >= self._config.max_waiting:
-                raise QueueFull(f"{len(self._waiting)} requests are waiting; try again later")
-            allowed = allowed_new_tokens(
-                message,
-                self._context_len,
-                self._cache.total_pages * self._cache.page_size,
-                self._vocab_size,
-            )
+            allowed = self._allowed(message, len(self._waiting))
+            check = FinishCheck(message.params, self._stop_ids, self._token_bytes)
+            request = Request(message, self._arrivals, allowed, check, guide)
+            opening = None if guide is None else progress.opened(request, guide)
         except RequestError as error:
             return [finished(message.rid, FinishReason.ERROR, error=error)]
         assert message.rid not in self._requests, f"rid {message.rid} is in use"
-        check = FinishCheck(message.params, self._stop_ids, self._token_bytes)
-        request = Request(message, self._arrivals, allowed, check)
         self._arrivals += 1
         self._requests[request.rid] = request
         self._waiting.append(request)
-        return [Started(request.rid)]
+        events: list[FromEngine] = [Started(request.rid)]
+        if opening is not None:
+            events += self._open_output(request, opening)
+        return events
+
+    def refusal(self, message: Generate, held: int) -> Finished | None:
+        """The refusal that handle() would give, before a grammar is compiled for the request.
+
+        held: requests that wait for theirs.
+        """
+        try:
+            self._allowed(message, len(self._waiting) + held)
+        except RequestError as error:
+            return finished(message.rid, FinishReason.ERROR, error=error)
+        return None
+
+    def _allowed(self, message: Generate, waiting: int) -> int:
+        if waiting >= self._config.max_waiting:
+            raise QueueFull(f"{waiting} requests are waiting; try again later")
+        return allowed_new_tokens(
+            message,
+            self._context_len,
+            self._cache.total_pages * self._cache.page_size,
+            self._vocab_size,
+        )
 
     def abort(self, rid: str) -> list[FromEngine]:
         """End a request wherever it is; nothing for one that is not here."""
@@ -117,7 +148,7 @@ class Scheduler:
                 assert request.lease is not None
                 before = request.computed
                 request.computed = self._cache.advance(request.lease, before)
-                self._count_cached(request, request.computed - before)
+                self._count_cached(request, before, request.computed)
                 self._plan_chunk(builder, request)
         self._admit(builder)
         if not len(builder):
@@ -144,19 +175,19 @@ class Scheduler:
             score = next(scores) if row.scored_from is not None else None
             if request.phase is Phase.ENDED:
                 if not request.in_flight:
-                    self._release(request)
+                    self._pages.publish_and_drop(request)
                 continue
             if row.scored_from is not None and score is not None:
                 events += self._outputs.score(request, row.scored_from, score)
             if row.computed_to == request.prefill_len:
-                self._commit(request, row.computed_to, row.computed_to)
+                self._pages.commit(request, row.computed_to, row.computed_to)
             if row.samples:
-                events.append(self._outputs.token(request, sampled[index], result, index))
-                ending = self._ending(request, sampled[index])
-            else:
-                ending = self._prefill_only(request, row.computed_to)
-            if ending is not None:
-                events.append(self._end(request, ending))
+                request.told += 1
+                values = result.logprobs.get(index)
+                found = progress.sampled(request, sampled[index])
+                events += self._advance(request, found, None if values is None else on_wire(values))
+            elif row.computed_to == request.prefill_len and not request.max_new_tokens:
+                events.append(self._end(request, request.after_prefill))
         return events
 
     def fail(self, error: Exception) -> list[FromEngine]:
@@ -171,9 +202,9 @@ class Scheduler:
         for request in named.values():
             request.in_flight = request.sampling = 0
             if request.phase is Phase.ENDED:
-                self._drop_lease(request)
+                self._pages.drop(request)
         for request in list(self._running):
-            self._drop_lease(request)
+            self._pages.drop(request)
             self._requeue(request)
             request.failures += request.rid in named
             if request.failures > self._config.step_retries:
@@ -199,6 +230,12 @@ class Scheduler:
             evicted_tokens=cache.evicted_tokens,
         )
 
+    def guides(self) -> list[Guide | None]:
+        """Of the step launched last, each sampling row's guide; empty where no row has one."""
+        rows = self._launched[-1].rows
+        found = [row.request.guide for row in rows if row.samples]
+        return found if any(found) else []
+
     @property
     def idle(self) -> bool:
         return not (self._running or self._waiting or self._launched)
@@ -215,12 +252,17 @@ class Scheduler:
         lease = request.lease
         assert lease is not None
         end = request.seq_len
+        ids = None
+        if request.guide is not None:
+            end = min(end, request.computed + max(1, min(builder.budget, self._config.chunk)))
+            ids = request.output_ids(request.computed, end)
         if end > len(lease.pages) * self._cache.page_size:
             while not self._cache.grow(lease, end):
                 if not self._retract(builder) or request.phase is not Phase.RUNNING:
                     return
-        builder.add(request, end, None, samples=True)
-        self._launch(request, end, samples=True)
+        samples = end == request.seq_len
+        builder.add(request, end, ids, samples=samples)
+        self._launch(request, end, samples=samples)
 
     def _plan_chunk(self, builder: StepBuilder, request: Request) -> None:
         """The next chunk; its end is on a page border unless it ends the prefill."""
@@ -231,9 +273,9 @@ class Scheduler:
             end = round_down(end, self._cache.page_size)
         samples = end == total and request.wants_decode
         builder.copies.extend(request.lease.take_copies())
-        self._commit(request, end, start)
+        self._pages.commit(request, end, start)
         builder.add(request, end, request.tokens()[start:end], samples=samples)
-        self._outputs.count_computed(request, end - start)
+        self._outputs.count_computed(request, max(0, min(end, request.prompt_len) - start))
         self._launch(request, end, samples=samples)
 
     def _launch(self, request: Request, end: int, *, samples: bool) -> None:
@@ -247,56 +289,33 @@ class Scheduler:
         if builder.retracted:  # or the victim would be back at once
             return
         config = self._config
-        for request in order(self._waiting, config.policy, config.max_overtakes, self._matched):
+        for request in order(
+            self._waiting, config.policy, config.max_overtakes, self._pages.matched
+        ):
             if not self._free_slots or not self._may_prefill(builder):
                 return
-            if not self._take_lease(request):
+            if not self._pages.take(request, self._running):
                 return
             self._waiting.remove(request)
             note_overtakes(self._waiting, request)
             self._open(builder, request)
             self._plan_chunk(builder, request)
 
-    def _matched(self, request: Request) -> int:
-        message = request.message
-        return self._cache.peek(message.namespace, request.key, request.match_limit)
-
-    def _take_lease(self, request: Request) -> bool:
-        """Pages for every known token, leaving what the running requests will still need."""
-        share, size = self._config.reserve, self._cache.page_size
-        reserve = 0
-        if self._running:
-            reserve = reserved_pages([*self._running, request], share, size)
-        request.lease = self._cache.acquire(
-            request.message.namespace,
-            request.key,
-            limit=request.match_limit,
-            reserve_pages=reserve,
-        )
-        return request.lease is not None
-
     def _open(self, builder: StepBuilder, request: Request) -> None:
         assert request.lease is not None
         request.slot = self._free_slots.pop()
         request.phase = Phase.RUNNING
+        request.note_admission()
         request.prefill_len = request.known_len
         request.computed = request.lease.matched
         self._running.append(request)
-        self._count_cached(request, request.computed)
-        tokens = request.tokens()
-        builder.opened.append(
-            Opened(
-                slot=request.slot,
-                params=request.message.params,
-                prompt=request.prompt,
-                output=tokens[request.prompt_len :],
-                stop_ids=request.check.stop_ids,
-                logprobs=request.message.output_logprobs,
-            )
-        )
+        self._count_cached(request, 0, request.computed)
+        builder.open(request)
 
-    def _count_cached(self, request: Request, n: int) -> None:
-        if not request.output and not request.failures:
+    def _count_cached(self, request: Request, start: int, end: int) -> None:
+        """Tokens [start, end) came from the cache; output that was there before them counts not."""
+        if len(request.output) == request.opening_len and not request.failures:
+            n = min(end, request.prompt_len) - min(start, request.prompt_len)
             request.cached_tokens += n
             self._outputs.count_cached(n)
 
@@ -306,19 +325,44 @@ class Scheduler:
         victims = [r for r in self._running if not r.in_flight and id(r) not in planned]
         if not victims:
             return False
-        victim = max(victims, key=lambda r: (self._own_pages(r), r.arrival))
+        victim = max(victims, key=lambda r: (self._pages.own(r), r.arrival))
         self._outputs.retractions += 1
         builder.retracted = True
-        self._commit(victim, victim.computed, victim.computed)
-        self._drop_lease(victim)
-        self._requeue(victim)
+        self._give_up_pages(victim)
         return True
 
-    @staticmethod
-    def _own_pages(request: Request) -> int:
-        return 0 if request.lease is None else len(request.lease.own_pages)
+    # ---- outputs ----
 
-    # ---- endings ----
+    def _open_output(self, request: Request, found: Progress) -> list[FromEngine]:
+        """What a grammar forces before anything is sampled; it is computed with the prompt."""
+        if found.ending is not None and request.wants_scores:
+            request.max_new_tokens, request.after_prefill = 0, found.ending
+            return []
+        events = self._advance(request, found, None)
+        request.opening_len = len(request.output)
+        request.key = request.tokens().tobytes()
+        return events
+
+    def _advance(
+        self, request: Request, found: Progress, logprobs: Logprobs | None
+    ) -> list[FromEngine]:
+        """Append what has been found, and end the request or sample once more."""
+        events: list[FromEngine] = []
+        if found.ids:
+            events.append(self._outputs.tokens(request, found.ids, logprobs))
+            self._outputs.count_forced(request, found.forced)
+        if found.error is not None:
+            events.append(self._end(request, Ending(FinishReason.ERROR), found.error))
+        elif found.ending is not None:
+            events.append(self._end(request, found.ending))
+        elif found.again:
+            self._give_up_pages(request)
+        return events
+
+    def _give_up_pages(self, request: Request) -> None:
+        """Publish what is computed and send the request back to the queue."""
+        self._pages.publish_and_drop(request)
+        self._requeue(request)
 
     def _requeue(self, request: Request) -> None:
         """Back to the queue with output, penalties and seed kept; its place is by arrival."""
@@ -336,26 +380,14 @@ class Scheduler:
         self._closed.append(request.slot)
         request.slot = None
 
-    def _ending(self, request: Request, token: int) -> Ending | None:
-        ending = request.check.push(token)
-        if ending is None and len(request.output) >= request.max_new_tokens:
-            return Ending(FinishReason.LENGTH)
-        return ending
-
-    @staticmethod
-    def _prefill_only(request: Request, computed_to: int) -> Ending | None:
-        if computed_to == request.prefill_len and not request.max_new_tokens:
-            return Ending(FinishReason.LENGTH)
-        return None
-
-    def _end(self, request: Request, ending: Ending) -> FromEngine:
+    def _end(self, request: Request, ending: Ending, error: Exception | None = None) -> FromEngine:
         if request.phase is Phase.WAITING:
             self._waiting.remove(request)
         else:
             self._leave(request)
             if not request.in_flight:
-                self._release(request)
-        return self._finish(request, ending)
+                self._pages.publish_and_drop(request)
+        return self._finish(request, ending, error)
 
     def _finish(
         self, request: Request, ending: Ending, error: Exception | None = None
@@ -363,24 +395,3 @@ class Scheduler:
         request.phase = Phase.ENDED
         del self._requests[request.rid]
         return self._outputs.finish(request, ending, error)
-
-    def _release(self, request: Request) -> None:
-        """Publish everything computed, and give the lease back."""
-        if request.lease is not None:
-            # The last sampled token has no KV unless a launched step went on past it.
-            computed = min(request.computed, request.known_len)
-            self._commit(request, computed, computed)
-            self._drop_lease(request)
-
-    def _drop_lease(self, request: Request) -> None:
-        if request.lease is not None:
-            self._cache.release(request.lease)
-            request.lease = None
-
-    def _commit(self, request: Request, length: int, written: int) -> None:
-        """Publish tokens [0, length); the step being planned computes those from written on."""
-        assert request.lease is not None
-        key = request.key
-        if length * 4 > len(key):
-            key = request.tokens().tobytes()
-        self._cache.commit(request.lease, key, length, written)

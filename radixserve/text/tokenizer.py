@@ -27,12 +27,14 @@ from radixserve.text.tokenizer_spec import (
     has_hard_borders,
     prepare,
     splits_words,
+    within_output,
     without_dummy_prefix,
 )
 from radixserve.text.vocabulary import read_vocabulary
 from radixserve.weights.source import ModelSource
 
 IdArray = npt.NDArray[np.int32]
+_SAMPLE = '{"a b": [1, true]}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,18 @@ class Tokenizer:
         if opens and bos and ids[: len(self._opening)] != self._opening:
             ids = self._opening + ids
         return np.array(ids, dtype=np.int32)
+
+    def to_engine(self) -> str:
+        """A tokenizer.json with which plain `tokenizers` encodes text inside an output: without
+        dummy prefix, added tokens and what is put around a prompt. "" where it would not give
+        this model's tokens."""
+        inner = within_output(json.loads(self._encoders.inside()))
+        try:
+            ids = _build(inner).encode(_SAMPLE, add_special_tokens=False).ids
+        except ModelLoadError:
+            return ""
+        is_exact = b"".join(map(self.bytes_of, ids)) == _SAMPLE.encode()
+        return json.dumps(inner, ensure_ascii=False) if is_exact else ""
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
         """Text of the ids, control tokens left out or spelled; broken UTF-8 becomes U+FFFD."""
@@ -230,6 +244,11 @@ class _Encoders:
         encoder = (self._special if special else self._plain)[opens]
         # encode() would hold the GIL.
         return list(encoder.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+
+    def inside(self) -> str:
+        """The tokenizer.json for plain text that opens no prompt."""
+        text: str = self._plain[False].to_str()
+        return text
 
     def id_of(self, text: str) -> int | None:
         return self._special[True].token_to_id(text)

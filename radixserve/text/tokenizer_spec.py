@@ -94,6 +94,11 @@ def without_dummy_prefix(spec: dict[str, Any]) -> dict[str, Any]:
     return {**spec, "normalizer": normalizer, "pre_tokenizer": pre_tokenizer}
 
 
+def within_output(spec: dict[str, Any]) -> dict[str, Any]:
+    """The same tokenizer for text inside an output: no added token is ever found in it."""
+    return {**without_dummy_prefix(spec), "added_tokens": [], "post_processor": None}
+
+
 def _without_prepend(node: dict[str, Any] | None) -> dict[str, Any] | None:
     if node is None or node["type"] == "Prepend":
         return None

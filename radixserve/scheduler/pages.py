@@ -1,0 +1,66 @@
+"""A request's pages: its lease, from the cache's verbs.
+
+Owns: when a lease is taken, what of a request is published, when it is given back. Must not know:
+the queue, steps, why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from radixserve.cache.prefix import PrefixCache
+from radixserve.scheduler.admission import reserved_pages
+from radixserve.scheduler.request import Request
+
+
+class RequestPages:
+    """reserve: share of their remaining output that running requests keep reserved."""
+
+    def __init__(self, cache: PrefixCache, reserve: float) -> None:
+        self._cache = cache
+        self._reserve = reserve
+
+    def matched(self, request: Request) -> int:
+        """Tokens that the cache has of it now."""
+        message = request.message
+        return self._cache.peek(message.namespace, request.key, request.match_limit)
+
+    def take(self, request: Request, running: Iterable[Request]) -> bool:
+        """Pages for every known token, leaving what the running requests will still need."""
+        others = list(running)
+        reserve = 0
+        if others:
+            reserve = reserved_pages([*others, request], self._reserve, self._cache.page_size)
+        request.lease = self._cache.acquire(
+            request.message.namespace,
+            request.key,
+            limit=request.match_limit,
+            reserve_pages=reserve,
+        )
+        return request.lease is not None
+
+    def commit(self, request: Request, length: int, written: int) -> None:
+        """Publish tokens [0, length); the step being planned computes those from written on."""
+        assert request.lease is not None
+        key = request.key
+        if length * 4 > len(key):
+            key = request.tokens().tobytes()
+        self._cache.commit(request.lease, key, length, written)
+
+    def publish_and_drop(self, request: Request) -> None:
+        """Publish everything computed, and give the lease back."""
+        if request.lease is not None:
+            # The last sampled token has no KV unless a launched step went on past it.
+            computed = min(request.computed, request.known_len)
+            self.commit(request, computed, computed)
+            self.drop(request)
+
+    def drop(self, request: Request) -> None:
+        if request.lease is not None:
+            self._cache.release(request.lease)
+            request.lease = None
+
+    @staticmethod
+    def own(request: Request) -> int:
+        """Pages that nobody else has."""
+        return 0 if request.lease is None else len(request.lease.own_pages)
