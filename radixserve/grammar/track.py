@@ -168,10 +168,9 @@ class Track:
         out = bytearray()
         while needs:
             best = [place for place in readers if place.needs == needs]
-            byte = min(
-                (place.item.shortest for place in best if isinstance(place.item, Node)),
-                key=items.preference,
-            )
+            nodes = (place.item for place in best if isinstance(place.item, Node))
+            # Where a node may be over, what is behind it needs no further byte of the node.
+            byte = min((node.shortest for node in nodes if not node.ends), key=items.preference)
             needs -= 1
             out.append(byte)
             after = [place for place in self._after(best, byte) if place.needs == needs]
