@@ -34,7 +34,7 @@ from radixserve.text.vocabulary import read_vocabulary
 from radixserve.weights.source import ModelSource
 
 IdArray = npt.NDArray[np.int32]
-_SAMPLE = '{"a b": [1, true]}'
+_SAMPLE = '{"A b": [1, true]}'
 
 
 @dataclass(frozen=True, slots=True)

@@ -329,3 +329,31 @@ def test_a_broken_end_id_is_named(tmp_path):
     edit(folder, "generation_config.json", lambda value: value.update(eos_token_id="2"))
     with pytest.raises(ModelLoadError, match="eos_token_id is '2'"):
         load(folder)
+
+
+# the engine's tokenizer: text inside an output
+
+
+def inside(tokenizer: Tokenizer, text: str) -> list[int]:
+    engine = Reference.from_str(tokenizer.to_engine())
+    return engine.encode(text, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("kind", ["bytes", "sentencepiece"])
+def test_the_engine_encodes_text_inside_an_output(tmp_path, kind):
+    tokenizer = tiny(tmp_path, kind=kind, add_bos=True, added_tokens=("quick brown",))
+    for text in ("the cat", " the", "é🦙\n", '{"answer": "the quick fox"}'):
+        assert (
+            inside(tokenizer, text) == tokenizer.encode(text, opens=False, special=False).tolist()
+        )
+    for text in (END, "a quick brown fox"):
+        ids = inside(tokenizer, text)
+        assert tokenizer.decode(ids) == text
+        assert not [token for token in ids if token < 3 or token >= 400]
+
+
+def test_the_engine_does_without_a_tokenizer_that_changes_text(tmp_path):
+    folder = make_tokenizer(tmp_path)
+    assert load(folder).to_engine()
+    edit(folder, "tokenizer.json", lambda value: value.update(normalizer={"type": "Lowercase"}))
+    assert load(folder).to_engine() == ""
