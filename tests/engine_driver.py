@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 from radixserve.cache.prefix import PrefixCache
@@ -58,6 +60,7 @@ class EngineDriver:
         stop_ids: tuple[int, ...] = (),
         overlap: bool = False,
         enabled: bool = True,
+        gate: Gate | None = None,
         **schedule,
     ) -> None:
         defaults = {"max_running": 8, "token_budget": 64, "chunk": 16} | schedule
@@ -75,7 +78,7 @@ class EngineDriver:
         self.executor = FakeExecutor(pages, page_size, vocab)
         self.channel = ListChannel()
         setup = Setup(config=b"", token_bytes=self.token_bytes, stop_ids=list(stop_ids))
-        self.gate = Gate(GrammarConfig(), setup, vocab, threads=1)
+        self.gate = gate or Gate(GrammarConfig(), setup, vocab, threads=1)
         self.loop = Loop(
             self.channel, self.scheduler, self.executor, StillHeart(), self.gate, overlap=overlap
         )
@@ -105,13 +108,20 @@ class EngineDriver:
         """Until idle; a schedule that never ends fails the test."""
         for _ in range(most):
             self.turn()
+            if self.gate.held and self.scheduler.idle:
+                time.sleep(0.01)  # the loop itself would wait for messages
             if self.idle:
                 return
         raise AssertionError(f"not idle after {most} turns")
 
     @property
     def idle(self) -> bool:
-        return self.scheduler.idle and not self.channel.down and not self.loop.launched
+        return (
+            self.scheduler.idle
+            and not self.channel.down
+            and not self.loop.launched
+            and not self.gate.held
+        )
 
     def output(self, rid: str) -> list[int]:
         return [

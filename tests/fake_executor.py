@@ -26,6 +26,16 @@ def draw(state: int, vocab: int) -> int:
     return zlib.crc32(b"draw%d" % state) % vocab
 
 
+def legal(words: np.ndarray, vocab: int) -> list[int]:
+    """The ids of a mask row."""
+    bits = np.unpackbits(words.view(np.uint8), count=vocab, bitorder="little")
+    return np.flatnonzero(bits).tolist()
+
+
+def draw_legal(state: int, ids: list[int]) -> int:
+    return ids[draw(state, len(ids))]
+
+
 def expected(prompt: list[int], n: int, vocab: int) -> list[int]:
     """The n tokens that follow prompt."""
     state = ROOT
@@ -45,12 +55,19 @@ class FakeStep:
         self._states = states
         self._result: StepResult | None = None
 
-    def sample(self, mask: object | None = None) -> None:
+    def sample(self, mask: np.ndarray | None = None) -> None:
         self._executor.maybe_fail("sample")
         plan = self._plan
         rows = np.flatnonzero(plan.outputs == Output.SAMPLE).astype(np.int32)
+        states = [self._states[row][-1] for row in rows]
         ids = np.asarray(
-            [draw(self._states[row][-1], self._executor.vocab) for row in rows], np.int32
+            [draw(state, self._executor.vocab) for state in states]
+            if mask is None
+            else [
+                draw_legal(state, legal(words, self._executor.vocab))
+                for state, words in zip(states, mask)
+            ],
+            np.int32,
         )
         for row, token in zip(rows, ids):
             self._executor.last_ids[int(plan.slots[row])] = int(token)

@@ -95,7 +95,7 @@ class Matcher:
                 raise ValueError(f"stop id {token} before the grammar may end")
             self._ended = True
             self._is_filled = False
-            return Taken((token,))
+            return Taken((token,), close=Close.WHOLE)
         before, after = self._at, self._walked(self._at, (token,))
         if before is not None and not self._fits(after, room):
             return self._close(before)

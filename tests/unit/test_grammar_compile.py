@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pytest
@@ -14,11 +14,13 @@ from radixserve.grammar.check import check
 from radixserve.grammar.compile import Compiler, Limits
 from radixserve.grammar.pool import Matcher, RowFiller
 from radixserve.grammar.vocabulary import Vocabulary
+from radixserve.guide import Close, Taken
 from radixserve.wire.params import Constraint
 
 WORDS = [b'{"', b'": ', b"true", b"false", b"yes", b'"n', b", ", b"<s>"]
 CONTROL, END, OTHER_END = 256 + len(WORDS), 256 + len(WORDS) + 1, 256 + len(WORDS) + 2
 COLUMNS = OTHER_END + 30
+ROOM = 100
 
 
 def make_vocabulary() -> Vocabulary:
@@ -47,10 +49,17 @@ def wait(compiler: Compiler, *rids: str) -> dict[str, Matcher | RequestError]:
     return found
 
 
-def matcher(compiler: Compiler, constraint: Constraint, *stops: int) -> Matcher:
-    compiler.submit("one", constraint, stops)
+def make_matcher(compiler: Compiler, constraint: Constraint, *stops: int) -> Matcher:
+    compiler.submit("one", constraint, (END, OTHER_END, *stops))
     found = wait(compiler, "one")["one"]
     assert isinstance(found, Matcher), found
+    return found
+
+
+def matcher(compiler: Compiler, constraint: Constraint, *stops: int) -> Matcher:
+    """One that forces nothing by itself, at its beginning."""
+    found = make_matcher(compiler, constraint, *stops)
+    found.begin(ROOM, one_by_one=True)
     return found
 
 
@@ -60,24 +69,27 @@ def legal(found: Matcher) -> list[int]:
     return np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist()
 
 
-def feed(found: Matcher, text: bytes) -> None:
-    for code in text:
-        found.accept(code)
+def feed(found: Matcher, ids: Iterable[int]) -> None:
+    """Take tokens one by one, forced ones too."""
+    for token in ids:
+        assert not found.take(token, ROOM).forced
 
 
+OPENING = (256, ord("n"), 257)  # {" n ":
 OBJECT = {"type": "object", "properties": {"n": {"type": "string"}}, "required": ["n"]}
 
 
 def test_g13_g14_no_stop_and_no_control_token_before_the_end(compiler):
     found = matcher(compiler, schema(OBJECT), 65)
-    assert legal(found) == [ord("{"), 256]
-    feed(found, b'{"n": "ab')
+    assert legal(found) == [256]
+    feed(found, [*OPENING, *b'"ab'])
     inside = legal(found)
     assert 256 + WORDS.index(b"yes") in inside
     assert not {CONTROL, END, OTHER_END, 65, *range(OTHER_END + 1, COLUMNS + 8)} & set(inside)
     with pytest.raises(ValueError, match="before the grammar may end"):
-        found.accept(END)
-    feed(found, b'"}')
+        found.take(END, ROOM)
+    feed(found, b'"')
+    assert found.take(ord("}"), ROOM).close is Close.WHOLE
     assert found.finished
     assert found.must_end
     assert legal(found) == [65, END, OTHER_END]
@@ -86,24 +98,78 @@ def test_g13_g14_no_stop_and_no_control_token_before_the_end(compiler):
 def test_g16_after_the_end_only_stops(compiler):
     found = matcher(compiler, check(Constraint(kind="ebnf", value='root ::= "yes" | "no"')))
     assert not found.finished
-    found.accept(256 + WORDS.index(b"yes"))
+    assert found.take(256 + WORDS.index(b"yes"), ROOM) == Taken((260,), close=Close.WHOLE)
     assert legal(found) == [END, OTHER_END]
-    found.accept(OTHER_END)
-    assert legal(found) == [END, OTHER_END]
+    assert found.take(OTHER_END, ROOM) == Taken((OTHER_END,), close=Close.WHOLE)
     with pytest.raises(ValueError, match="not allowed"):
-        found.accept(ord("y"))
-    empty = matcher(compiler, check(Constraint(kind="regex", value="")))
-    assert empty.must_end
+        found.take(ord("y"), ROOM)
+    empty = make_matcher(compiler, check(Constraint(kind="regex", value="")))
+    assert empty.begin(ROOM, one_by_one=False) == Taken((), close=Close.WHOLE)
 
 
 def test_may_end_but_need_not(compiler):
     found = matcher(compiler, check(Constraint(kind="regex", value="[0-9]{1,2}")))
-    found.accept(ord("1"))
+    assert found.take(ord("1"), ROOM) == Taken((ord("1"),))
     assert found.finished
     assert not found.must_end
     assert {END, ord("0")} <= set(legal(found))
     with pytest.raises(ValueError, match="not allowed"):
-        found.accept(ord("x"))
+        found.take(ord("x"), ROOM)
+
+
+def test_end_tokens_that_end_nothing_are_masked(compiler):
+    """ignore_eos: the request has no end token, the grammar alone ends it."""
+    compiler.submit("one", check(Constraint(kind="regex", value="[0-9]{1,2}")), ())
+    found = wait(compiler, "one")["one"]
+    assert isinstance(found, Matcher)
+    found.begin(ROOM, one_by_one=True)
+    found.take(ord("1"), ROOM)
+    assert legal(found) == list(range(ord("0"), ord("9") + 1))
+    assert found.take(ord("2"), ROOM).close is Close.WHOLE
+
+
+def test_forced_text_and_the_shortest_ending(compiler):
+    found = make_matcher(compiler, schema(OBJECT))
+    opening = found.begin(ROOM, one_by_one=False)
+    assert opening == Taken(OPENING, 3)  # not the quote: "n might come
+    found.take(ord('"'), ROOM)
+    assert found.take(ord("a"), 3) == Taken((ord("a"),))
+    short = found.take(ord("b"), 1)  # '"}' takes two tokens, so b does not fit
+    assert short == Taken((ord('"'), ord("}")), 2, Close.SHORT)
+
+
+def test_no_room_for_the_shortest_output(compiler):
+    found = make_matcher(compiler, schema(OBJECT))
+    with pytest.raises(InvalidRequest, match=r"takes \d+ tokens, there is room for 3") as caught:
+        found.begin(3, one_by_one=False)
+    assert caught.value.param == "max_new_tokens"
+
+
+def test_one_by_one_every_token_is_sampled(compiler):
+    """With log-probabilities the same tokens come through the mask, the ending too."""
+    free = make_matcher(compiler, schema(OBJECT))
+    found = make_matcher(compiler, schema(OBJECT))
+    opening = free.begin(ROOM, one_by_one=False).ids
+    assert found.begin(ROOM, one_by_one=True) == Taken(())
+    for token in opening:
+        assert legal(found) == [token]
+        assert found.take(token, ROOM) == Taken((token,))
+    found.take(ord('"'), 3)
+    found.take(ord("a"), 2)
+    assert found.take(ord("b"), 1) == Taken((), again=True)
+    assert legal(found) == [ord('"')]
+    assert found.take(ord('"'), 1) == Taken((ord('"'),))
+    assert found.take(ord("}"), 0) == Taken((ord("}"),), close=Close.SHORT)
+
+
+def test_whole_at_asks_for_whole_outputs(compiler):
+    found = matcher(compiler, check(Constraint(kind="regex", value="a+b?")))
+    feed(found, b"aa")
+    assert [found.whole_at(size) for size in range(3)] == [False, True, True]
+    recursive = 'root ::= root "a" | "b"'  # only the grammar engine can follow it
+    found = matcher(compiler, check(Constraint(kind="ebnf", value=recursive)))
+    feed(found, b"baa")
+    assert [found.whole_at(size) for size in range(4)] == [False, True, True, True]
 
 
 def test_equal_constraints_compile_once_and_stay(compiler):
@@ -116,34 +182,51 @@ def test_equal_constraints_compile_once_and_stay(compiler):
     ]
     assert same[0] == same[1]
     for i in range(8):
-        compiler.submit(f"r{i}", same[i % 2])
+        compiler.submit(f"r{i}", same[i % 2], ())
     found = wait(compiler, *(f"r{i}" for i in range(8)))
     assert len({id(m) for m in found.values()}) == 8
-    compiler.submit("again", same[0])
+    compiler.submit("again", same[0], ())
     assert [rid for rid, _ in compiler.poll()] == ["again"]  # from the cache, at once
 
 
 def test_a_batch_fills_its_rows_together(compiler):
     batch = [matcher(compiler, schema(OBJECT)) for _ in range(3)]
-    feed(batch[1], b'{"n": "')
-    rows = np.zeros((3, -(-COLUMNS // 32)), np.int32)
-    RowFiller(2).fill(batch, rows)
-    alone = [legal(found) for found in batch]
+    feed(batch[1], OPENING)
+    batch[2].take(256, ROOM)
+    rows = RowFiller(compiler._vocabulary, 2, slow=1.0).rows([*batch, None])
     bits = np.unpackbits(rows.view(np.uint8), axis=1, bitorder="little")
-    assert [np.flatnonzero(row).tolist() for row in bits] == alone
-    assert alone[0] == alone[2] != alone[1]
+    alone = [legal(found) for found in batch]
+    assert [np.flatnonzero(row).tolist() for row in bits[:3]] == alone
+    assert alone[0] != alone[1] != alone[2]
+    assert bits[3].all()
+
+
+def test_a_mask_that_takes_too_long_ends_the_request(compiler):
+    slow = Compiler(make_vocabulary(), Limits(mask_seconds=0.0))
+    try:
+        batch = [make_matcher(slow, schema(OBJECT)) for _ in range(2)]
+        for found in batch:
+            found.begin(ROOM, one_by_one=False)
+        filler = RowFiller(make_vocabulary(), 2, slow=0.0)
+        for _ in range(2):  # the first batch only tells that someone is slow
+            filler.rows(batch)
+            taken = [found.take(ord('"'), ROOM) for found in batch]
+        for each in taken:
+            assert isinstance(each.error, InvalidRequest)
+            assert "finding the next tokens" in each.error.message
+    finally:
+        slow.close()
 
 
 def test_a_grammar_that_no_token_can_continue():
     token_bytes = [b"a", b"b", b""]
     compiler = Compiler(Vocabulary(token_bytes, [2], 3))
     try:
-        compiler.submit("x", check(Constraint(kind="regex", value="a7")))
-        found = wait(compiler, "x")["x"]
-        assert isinstance(found, Matcher)
-        found.accept(0)
-        with pytest.raises(InternalError, match="no token"):
-            found.fill(np.zeros(1, np.int32))
+        found = make_matcher(compiler, check(Constraint(kind="regex", value="a7")))
+        found.begin(ROOM, one_by_one=True)
+        found.take(0, ROOM)
+        found.fill(np.zeros(1, np.int32))
+        assert isinstance(found.take(2, ROOM).error, InternalError)
     finally:
         compiler.close()
 
@@ -151,9 +234,9 @@ def test_a_grammar_that_no_token_can_continue():
 def test_g19_a_compilation_past_its_time_is_killed_and_tried_anew():
     compiler = Compiler(make_vocabulary(), Limits(seconds=0.0))
     try:
-        compiler.submit("slow", schema(OBJECT))
-        compiler.submit("twin", schema(OBJECT))
-        compiler.submit("gone", schema({"const": 1}))
+        compiler.submit("slow", schema(OBJECT), ())
+        compiler.submit("twin", schema(OBJECT), ())
+        compiler.submit("gone", schema({"const": 1}), ())
         compiler.cancel("gone")
         found = wait(compiler, "slow", "twin")
         assert "gone" not in found
@@ -161,7 +244,7 @@ def test_g19_a_compilation_past_its_time_is_killed_and_tried_anew():
             assert isinstance(error, InvalidRequest)
             assert "longer than" in error.message
             assert error.param == "json_schema"
-        compiler.submit("slow", schema(OBJECT))  # failures are not kept: it is tried again
+        compiler.submit("slow", schema(OBJECT), ())  # failures are not kept: it is tried again
         assert compiler.poll() == []
         assert isinstance(wait(compiler, "slow")["slow"], InvalidRequest)
     finally:
@@ -172,10 +255,10 @@ def test_bounds_of_queue_and_cache():
     compiler = Compiler(make_vocabulary(), Limits(waiting=2, cache_bytes=100))
     try:
         for i in range(3):
-            compiler.submit(f"r{i}", schema({"const": i}))
+            compiler.submit(f"r{i}", schema({"const": i}), ())
         found = wait(compiler, "r0", "r1", "r2")
         assert isinstance(found["r2"], QueueFull)
-        compiler.submit("r0", schema({"const": 0}))  # larger than the cache: compiled again
+        compiler.submit("r0", schema({"const": 0}), ())  # larger than the cache: compiled again
         assert compiler.poll() == []
         assert isinstance(wait(compiler, "r0")["r0"], Matcher)
     finally:
