@@ -7,6 +7,7 @@ the engine, HTTP, who reads the chunks.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict
 
 from radixserve.errors import request_error
 from radixserve.text.incremental import Detokenizer
@@ -58,12 +59,23 @@ class Usage:
     forced_tokens: int = 0
 
 
+class Violation(TypedDict):
+    """What a finished text breaks of the schema that it was to satisfy.
+
+    pointer: JSON pointer of the place in the text's value. keyword: of the schema.
+    """
+
+    pointer: str
+    keyword: str
+    message: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
     """matched: the stop id or string. kept_ids: output tokens wholly before the cut of a stop.
 
     truncated: a constrained output was cut short by max_new_tokens, and ended as its constraint
-    allows.
+    allows. violations: where the text was validated; the gateway leaves that to the dialects.
     """
 
     reason: FinishReason
@@ -71,6 +83,7 @@ class Finish:
     kept_ids: int
     usage: Usage
     truncated: bool = False
+    violations: tuple[Violation, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

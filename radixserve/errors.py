@@ -82,6 +82,7 @@ _BY_CODE: dict[str, type[RequestError]] = {
     kind.code: kind
     for kind in (InvalidRequest, ContextTooLong, QueueFull, Cancelled, TimedOut, InternalError)
 }
+_BY_CODE["unsupported_schema"] = InvalidRequest  # of a constraint, refused where it is compiled
 
 
 def request_error(code: str, message: str, param: str | None = None) -> RequestError:

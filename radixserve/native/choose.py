@@ -83,12 +83,15 @@ def choosing(
     if call.body.stream:
         raise InvalidRequest("a choice list is not streamed", param="stream")
     given = call.body.sampling_params
-    if not isinstance(given, dict) or any(
-        value is not None and (name, value) != ("max_new_tokens", 0)
-        for name, value in given.items()
-    ):
+    names = [
+        name
+        for name, value in (given.items() if isinstance(given, dict) else ())
+        if value is not None and (name, value) != ("max_new_tokens", 0)
+    ]
+    if names or not isinstance(given, dict):
         raise InvalidRequest(
-            "a choice list generates nothing: leave sampling_params out", param="sampling_params"
+            f"a choice list generates nothing: leave {' and '.join(names) or 'the list'} out",
+            param="sampling_params",
         )
     unconditional = (call.body.input or [{}])[-1].get("unconditional")
     if not isinstance(unconditional, bool | None):

@@ -93,4 +93,5 @@ def total(usages: Iterable[Usage]) -> Usage:
         completion_tokens=sum(usage.completion_tokens for usage in each),
         cached_tokens=min(usage.cached_tokens for usage in each),
         computed_tokens=sum(usage.computed_tokens for usage in each),
+        forced_tokens=sum(usage.forced_tokens for usage in each),
     )

@@ -37,6 +37,10 @@ _ALIASES = (
     {"top_logprobs_num", "top_logprobs"},
     {"sampling_params", "sampling", "parameters"},
     {"rid", "request_id"},
+    {"json_schema", "guided_json", "schema", "response_format"},
+    {"regex", "guided_regex"},
+    {"choice", "guided_choice", "choices"},
+    {"ebnf", "guided_grammar", "grammar"},
 )
 
 _PLACE = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>.*)`$")

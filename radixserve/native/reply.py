@@ -115,6 +115,8 @@ class Answer:
             meta["prompt_tokens"] = finish.usage.prompt_tokens
             meta["completion_tokens"] = finish.usage.completion_tokens
             meta["cached_tokens"] = finish.usage.cached_tokens
+            meta["forced_tokens"] = finish.usage.forced_tokens
+            meta |= constraint_fields(finish)
             meta["e2e_latency"] = self._latency
         return meta
 
@@ -149,6 +151,19 @@ def finish_fields(finish: Finish) -> dict[str, Any]:
             return {"type": "abort", "message": "the engine failed while it served this request"}
         case FinishReason.TIMEOUT:
             return {"type": "abort", "message": "the request passed its deadline"}
+
+
+def constraint_fields(finish: Finish) -> dict[str, Any]:
+    """How an output stands to its constraint, in every dialect; nothing where there is nothing to
+    say.
+
+    truncated: true where max_new_tokens cut it short. constraint_violations: where it was
+    validated, [] for a valid one.
+    """
+    fields: dict[str, Any] = {"truncated": True} if finish.truncated else {}
+    if finish.violations is not None:
+        fields["constraint_violations"] = list(finish.violations)
+    return fields
 
 
 def prompt_fields(encoded: EncodedPrompt) -> dict[str, Any]:

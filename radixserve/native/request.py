@@ -18,6 +18,7 @@ import msgspec
 from radixserve.chunks import Request
 from radixserve.errors import InvalidRequest
 from radixserve.native.calls import MAX_RID, Door, new_rid
+from radixserve.native.constraint import Wish
 from radixserve.native.fields import Name, Path, read
 from radixserve.native.prompts import Prompt, read_prompts
 from radixserve.native.sampling import Sampling, sampling_params
@@ -69,12 +70,16 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """What one body asks for. batched: a list came in, so a list goes out."""
+    """What one body asks for. batched: a list came in, so a list goes out.
+
+    wishes: what the outputs of each request are to be bound to; the requests do not say it yet.
+    """
 
     name: str
     body: Body
     prompts: tuple[Prompt, ...]
     requests: tuple[Request, ...]
+    wishes: tuple[Wish | None, ...]
     batched: bool
     wanted: Wanted
 
@@ -94,7 +99,7 @@ def prepare(raw: object, gateway: Door) -> Call:
     rids = _rids(body, len(prompts), batched)
     params = _each_sampling(body, len(prompts), batched)
     requests = []
-    for prompt, rid, sampling in zip(prompts, rids, params, strict=True):
+    for prompt, rid, (sampling, _) in zip(prompts, rids, params, strict=True):
         start = _first_scored(body, len(prompt.ids) // 4)
         requests.append(
             Request(
@@ -115,6 +120,7 @@ def prepare(raw: object, gateway: Door) -> Call:
         body=body,
         prompts=tuple(prompts),
         requests=tuple(requests),
+        wishes=tuple(wish for _, wish in params),
         batched=batched,
         wanted=wanted,
     )
@@ -207,7 +213,9 @@ def check_rid(rid: str) -> None:
         raise InvalidRequest(f"a rid has from 1 to {MAX_RID} characters", param="rid")
 
 
-def _each_sampling(body: Body, count: int, batched: bool) -> Sequence[SamplingParams]:
+def _each_sampling(
+    body: Body, count: int, batched: bool
+) -> Sequence[tuple[SamplingParams, Wish | None]]:
     given = body.sampling_params
     if isinstance(given, dict):
         return [sampling_params(given)] * count

@@ -5,20 +5,17 @@ Owns: the names, the defaults, which are refused. Must not know: prompts, replie
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
 from radixserve.errors import InvalidRequest
+from radixserve.native.constraint import Mode, Wish, wish
 from radixserve.native.fields import read
-from radixserve.wire.params import SamplingParams
+from radixserve.wire.params import ConstraintKind, SamplingParams, Whitespace
 
 # Known names that have no effect here yet, with the values that ask for none.
 REFUSED_SAMPLING: dict[str, tuple[Any, ...]] = {
-    "regex": (),
-    "json_schema": (),
-    "ebnf": (),
-    "structural_tag": (),
     "stop_regex": ("", []),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
@@ -26,9 +23,16 @@ REFUSED_SAMPLING: dict[str, tuple[Any, ...]] = {
     "custom_params": ({},),
 }
 
+KINDS: tuple[ConstraintKind, ...] = get_args(ConstraintKind)
+
 
 class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The sampling parameters by their native names; SamplingParams has what they mean."""
+    """The sampling parameters by their native names; SamplingParams has what they mean.
+
+    regex to json_object: at most one; Constraint has what they mean. json_schema, structural_tag:
+    JSON as text or as itself. constraint_mode: "validate" leaves out what cannot be enforced of a
+    schema, and the reply says what the text breaks of it.
+    """
 
     max_new_tokens: int = 128
     min_new_tokens: int = 0
@@ -45,13 +49,36 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ignore_eos: bool = False
     sampling_seed: int | None = None
     n: int = 1
+    regex: str | None = None
+    json_schema: str | dict[str, Any] | bool | None = None
+    ebnf: str | None = None
+    choice: list[str] | None = None
+    structural_tag: str | dict[str, Any] | None = None
+    json_object: bool = False
+    whitespace: Whitespace = "fixed"
+    constraint_mode: Mode = "enforce"
 
 
-def sampling_params(raw: object, at: str = "sampling_params") -> SamplingParams:
-    """SamplingParams of a native dictionary. Raises InvalidRequest naming the parameter."""
+def sampling_params(raw: object, at: str = "sampling_params") -> tuple[SamplingParams, Wish | None]:
+    """What a native dictionary asks for. Raises InvalidRequest naming the parameter."""
     given = read(Sampling, raw, refused=REFUSED_SAMPLING, at=at)
-    fields = {name: getattr(given, name) for name in given.__struct_fields__}
-    fields["seed"] = fields.pop("sampling_seed")
+    return _params(given, at), _wish(given, at)
+
+
+def _wish(given: Sampling, at: str) -> Wish | None:
+    return wish(
+        {f"{at}.{kind}": (kind, getattr(given, kind)) for kind in KINDS},
+        whitespace=given.whitespace,
+        mode=given.constraint_mode,
+        limit=f"{at}.max_new_tokens",
+        at=at,
+    )
+
+
+def _params(given: Sampling, at: str) -> SamplingParams:
+    names = set(SamplingParams.__struct_fields__) & set(given.__struct_fields__)
+    fields = {name: getattr(given, name) for name in names}
+    fields["seed"] = given.sampling_seed
     fields["stop"] = (given.stop,) if isinstance(given.stop, str) else tuple(given.stop)
     fields["stop_token_ids"] = tuple(given.stop_token_ids)
     try:

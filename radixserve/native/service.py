@@ -10,8 +10,9 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from radixserve.errors import InvalidRequest
+from radixserve.native import bound
 from radixserve.native.apart import apart
-from radixserve.native.calls import Calls, Door
+from radixserve.native.calls import Calls, Door, Numbered
 from radixserve.native.choose import Choosing, choosing, scored
 from radixserve.native.reply import Answer
 from radixserve.native.request import Call, prepare
@@ -34,7 +35,7 @@ class NativeService:
             async with contextlib.aclosing(self.calls.start(planned.requests, call.name)) as chunks:
                 return await scored(planned, chunks)
         answers = _answers(call, self.gateway)
-        async with contextlib.aclosing(self.calls.start(call.requests, call.name)) as chunks:
+        async with contextlib.aclosing(self._started(call)) as chunks:
             async for position, chunk in chunks:
                 answers[position][chunk.index].add(chunk)
         whole = [answer.whole() for row in answers for answer in row]
@@ -52,7 +53,7 @@ class NativeService:
             raise InvalidRequest("a choice list is not streamed", param="stream")
         answers = _answers(call, self.gateway)
         several = call.batched or len(answers[0]) > 1
-        async with contextlib.aclosing(self.calls.start(call.requests, call.name)) as chunks:
+        async with contextlib.aclosing(self._started(call)) as chunks:
             async for position, chunk in chunks:
                 row = answers[position]
                 held = [answer for answer in row if answer.is_held]
@@ -68,6 +69,9 @@ class NativeService:
 
     def abort_all(self) -> None:
         self.calls.abort_all()
+
+    def _started(self, call: Call) -> Numbered:
+        return bound.start(self.calls, call.requests, call.name, call.wishes)
 
     def _prepare(self, body: object) -> tuple[Call, Choosing | None]:
         call = prepare(body, self.gateway)

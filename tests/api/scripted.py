@@ -79,6 +79,8 @@ class ScriptedGateway:
         self.start_gate: asyncio.Event | None = None  # waited for before acceptance
         self.score_delay = 0  # steps before each piece of prompt scores
         self.flushed = 0
+        self.truncated = False  # what every finish says
+        self.forced_tokens = 0
         self._asked_to_end: set[str] = set()
         self._seen: list[tuple[str, bytes]] = []
 
@@ -202,6 +204,8 @@ class ScriptedGateway:
             completion_tokens=count,
             cached_tokens=cached,
             computed_tokens=len(request.prompt) // 4 - cached,
+            truncated=self.truncated,
+            forced_tokens=self.forced_tokens,
             **more,
         )
 

@@ -14,7 +14,7 @@ from openai.types.chat import completion_create_params as chat_params
 
 from radixserve.api.app import create_app
 from radixserve.api.body import _unique as unique
-from radixserve.api.openai import routes as openai_routes
+from radixserve.api.openai import jobs as openai_jobs
 from radixserve.api.openai import schema
 from radixserve.config.schema import Config
 from radixserve.native.apart import LARGE, MANY, is_large
@@ -144,13 +144,13 @@ def test_a_large_body_is_read_off_the_loop(gateway, monkeypatch):
     """Also its fields, which msgspec walks."""
     threads = []
     for name, kind in (("read_chat", CHAT), ("read_completion", COMPLETIONS)):
-        inner = getattr(openai_routes, name)
+        inner = getattr(openai_jobs, name)
 
         def watched(body, inner=inner):
             threads.append(threading.current_thread().name)
             return inner(body)
 
-        monkeypatch.setattr(openai_routes, name, watched)
+        monkeypatch.setattr(openai_jobs, name, watched)
         body = {"prompt": "x"} if kind == COMPLETIONS else hello()
         error_of(ask(gateway, kind, {**body, "metadata": {"a": "b" * 300_000}, "n": 0}), 400)
         assert ask(gateway, kind, body).status_code == 200

@@ -183,29 +183,6 @@ def test_output_bounds_that_are_none(gateway, name, value):
     assert error_of(ask(gateway, CHAT, hello(**{name: value})), 400)["param"] == name
 
 
-@pytest.mark.parametrize("value", [None, {"type": "text"}])
-def test_response_format_text_asks_for_nothing(gateway, value):
-    assert answered(gateway, CHAT, hello(response_format=value))["choices"]
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        {"type": "json_object"},
-        {"type": "json_schema"},
-        {"type": "json_schema", "json_schema": {"name": "x", "schema": {}, "strict": True}},
-        {"type": "json_schema", "json_schema": {"schema": "{}"}},
-        {"type": "xml"},
-        {},
-        "text",
-    ],
-)
-def test_response_formats_are_refused_by_name(gateway, value):
-    error = error_of(ask(gateway, CHAT, hello(response_format=value)), 400)
-    assert error["param"] == "response_format"
-    assert error["code"] == "unsupported_parameter"
-
-
 def test_continuing_the_final_message(gateway):
     turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "Well,"}]
     ids = prompt_of(gateway, {"messages": turns, "continue_final_message": True})

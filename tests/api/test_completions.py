@@ -232,7 +232,7 @@ def test_best_of_equal_to_n_is_n(gateway):
         ({"prompt": [1.5]}, "prompt"),
         ({"prompt": [True]}, "prompt"),
         ({"prompt": ["a"] * 2000}, "prompt"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": "text"}, "response_format"),
         ({"messages": []}, "messages"),
         ({"tools": []}, "tools"),
     ],

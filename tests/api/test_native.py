@@ -46,6 +46,7 @@ def test_a_reply(gateway, renderer):
         "prompt_tokens": len(ids_of(renderer, "the cat")),
         "completion_tokens": len(ids),
         "cached_tokens": 0,
+        "forced_tokens": 0,
     }
     assert gateway.requests[0].params.max_new_tokens == 128
 
@@ -215,10 +216,14 @@ def test_names_that_resemble_nothing_get_no_hint(gateway):
 @pytest.mark.parametrize(
     ("name", "value", "neutral"),
     [
-        ("regex", "a+", None),
-        ("json_schema", "{}", None),
-        ("ebnf", "root ::= 'a'", None),
-        ("structural_tag", "{}", None),
+        ("regex", 5, None),
+        ("json_schema", [], None),
+        ("ebnf", {}, None),
+        ("structural_tag", 5, None),
+        ("choice", "a", None),
+        ("json_object", "yes", False),
+        ("whitespace", "free", "fixed"),
+        ("constraint_mode", "hope", "enforce"),
         ("stop_regex", "a+", ""),
         ("skip_special_tokens", False, True),
         ("spaces_between_special_tokens", False, True),

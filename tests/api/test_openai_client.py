@@ -28,7 +28,7 @@ def base_url(gateway):
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
-        app = create_app(gateway, Config(http=HttpConfig(api_key="key")))
+        app = create_app(gateway, Config(http=HttpConfig(api_key=("key",))))
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
@@ -93,9 +93,9 @@ def test_errors_become_the_clients_own(client, base_url):
     assert missing.value.code == "model_not_found"
     with pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(
-            model=MODEL, messages=MESSAGES, stream=True, response_format={"type": "json_object"}
+            model=MODEL, messages=MESSAGES, stream=True, response_format={"type": "xml"}
         )
-    assert refused.value.param == "response_format"
+    assert refused.value.param == "response_format.type"
     with (
         openai.OpenAI(base_url=base_url, api_key="wrong", max_retries=0) as stranger,
         pytest.raises(openai.AuthenticationError),

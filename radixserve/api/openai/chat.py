@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from radixserve.api.openai.common import Event, Head, Job, finish_reason
+from radixserve.api.openai.common import Event, Head, Job, ending
+from radixserve.api.openai.constraint import wish_of
 from radixserve.api.openai.logprobs import ChatLogprobs
 from radixserve.api.openai.sampling import sampling_params, stream_options
 from radixserve.api.openai.schema import ROLES, ChatRequest, Message
@@ -32,6 +33,7 @@ def chat_job(given: ChatRequest, gateway: Door, default_max_tokens: int) -> Job:
     options = stream_options(given)
     params = sampling_params(given, default_max_tokens)
     best = _best(given)
+    wish = wish_of(given)
     rid = given.rid or new_rid()
     check_rid(rid)
     request = Request(
@@ -46,7 +48,7 @@ def chat_job(given: ChatRequest, gateway: Door, default_max_tokens: int) -> Job:
     tokenizer = gateway.renderer.tokenizer
     choices = [ChatChoice(i, tokenizer, best is not None) for i in range(params.n)]
     head = Head(model=gateway.model_name, rid=rid, show_usage=options.include_usage)
-    return Job((request,), head, ChatReply(choices))
+    return Job((request,), head, ChatReply(choices), wish)
 
 
 class ChatReply:
@@ -78,7 +80,7 @@ class ChatChoice:
         self._logprobs = ChatLogprobs(tokenizer) if has_logprobs else None
         self._text = ""
         self._entries: list[dict[str, Any]] = []
-        self._finish_reason: str | None = None
+        self._ending: Event = {"finish_reason": None}
 
     def opening(self) -> Event:
         return self._delta({"role": "assistant", "content": ""}, [])
@@ -92,8 +94,8 @@ class ChatChoice:
         self._entries += entries
         news = [self._delta({"content": chunk.text}, entries)] if chunk.text or entries else []
         if chunk.finish is not None:
-            self._finish_reason = finish_reason(chunk.finish)
-            news.append(self._delta({}, []) | {"finish_reason": self._finish_reason})
+            self._ending = ending(chunk.finish)
+            news.append(self._delta({}, []) | self._ending)
         return news
 
     def whole(self) -> Event:
@@ -101,7 +103,7 @@ class ChatChoice:
             "index": self._index,
             "message": {"role": "assistant", "content": self._text, "refusal": None},
             "logprobs": None if self._logprobs is None else _logprobs(self._entries),
-            "finish_reason": self._finish_reason,
+            **self._ending,
         }
 
     def _delta(self, delta: Event, entries: list[dict[str, Any]]) -> Event:

@@ -13,9 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from radixserve.chunks import Chunk, Finish, Request, Usage
-from radixserve.native.calls import Calls
+from radixserve.native import bound
+from radixserve.native.calls import Calls, Numbered
 from radixserve.native.collect import completed
 from radixserve.native.collect import total as total_usage
+from radixserve.native.constraint import Wish
+from radixserve.native.reply import constraint_fields
 
 Event = dict[str, Any]
 
@@ -67,16 +70,20 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A call ready to run: its requests, and who makes the answer of their chunks."""
+    """A call ready to run: its requests, and who makes the answer of their chunks.
+
+    wish: what all outputs are to be bound to.
+    """
 
     requests: tuple[Request, ...]
     head: Head
     reply: Reply
+    wish: Wish | None = None
 
     async def whole(self, calls: Calls) -> Event:
         """The answer. Raises RequestError; cancelling aborts what runs."""
         counts = Counts(len(self.requests))
-        async with contextlib.aclosing(calls.start(self.requests, self.head.rid)) as chunks:
+        async with contextlib.aclosing(self._started(calls)) as chunks:
             async for position, chunk in chunks:
                 counts.add(position, chunk)
                 self.reply.add(position, chunk)
@@ -86,7 +93,7 @@ class Job:
         """The answer as events, first None: the call is accepted. Closing aborts what runs."""
         counts = Counts(len(self.requests))
         begun = False
-        async with contextlib.aclosing(calls.start(self.requests, self.head.rid)) as chunks:
+        async with contextlib.aclosing(self._started(calls)) as chunks:
             async for position, chunk in chunks:
                 news = [] if begun else self.reply.begin()
                 if not begun:
@@ -97,6 +104,10 @@ class Job:
                     yield self._event([choice], None)
         if self.head.show_usage:
             yield self._event([], counts.fields())
+
+    def _started(self, calls: Calls) -> Numbered:
+        wishes = [self.wish] * len(self.requests)
+        return bound.start(calls, self.requests, self.head.rid, wishes)
 
     def _event(self, choices: list[Event], usage: Event | None) -> Event:
         event = self._object(self.reply.chunk_kind, choices)
@@ -121,10 +132,15 @@ def usage_fields(usages: Iterable[Usage]) -> Event:
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": {"cached_tokens": sum(usage.cached_tokens for usage in each)},
+        "completion_tokens_details": {
+            "reasoning_tokens": 0,
+            "forced_tokens": sum(usage.forced_tokens for usage in each),
+        },
     }
 
 
-def finish_reason(finish: Finish) -> str:
-    """ "stop" or "length"; an abort never comes so far, it is an error."""
+def ending(finish: Finish) -> Event:
+    """What the end of a choice adds to it. finish_reason: "stop" or "length"; an abort never comes
+    so far, it is an error."""
     completed(finish)
-    return finish.reason.value
+    return {"finish_reason": finish.reason.value, **constraint_fields(finish)}

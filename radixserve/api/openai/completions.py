@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from radixserve.api.openai.common import Event, Head, Job, finish_reason
+from radixserve.api.openai.common import Event, Head, Job, ending
+from radixserve.api.openai.constraint import wish_of
 from radixserve.api.openai.logprobs import CompletionLogprobs, Spelling
 from radixserve.api.openai.sampling import sampling_params, stream_options
 from radixserve.api.openai.schema import CompletionRequest
@@ -33,6 +34,7 @@ def completion_job(given: CompletionRequest, gateway: Door, default_max_tokens: 
     options = stream_options(given)
     params = sampling_params(given, default_max_tokens)
     _check_counts(given)
+    wish = wish_of(given)
     rid = given.rid or new_rid()
     check_rid(rid)
     prompts = _prompts(given.prompt, gateway)
@@ -61,7 +63,7 @@ def completion_job(given: CompletionRequest, gateway: Door, default_max_tokens: 
         params.n,
     )
     head = Head(model=gateway.model_name, rid=rid, show_usage=options.include_usage)
-    return Job(requests, head, reply)
+    return Job(requests, head, reply, wish)
 
 
 class CompletionReply:
@@ -149,7 +151,7 @@ class TextChoice:
         self._is_open = False
         self._text = ""
         self._columns = _no_columns()
-        self._finish_reason: str | None = None
+        self._ending: Event = {"finish_reason": None}
 
     def add(self, chunk: Chunk) -> list[Event]:
         if chunk.prompt_scores is not None:
@@ -175,7 +177,7 @@ class TextChoice:
             "index": self._index,
             "text": self._text,
             "logprobs": None if self._logprobs is None else self._columns,
-            "finish_reason": self._finish_reason,
+            **self._ending,
         }
 
     def _opening(self) -> list[Event]:
@@ -190,9 +192,9 @@ class TextChoice:
             )
         news = self._piece(chunk.text, columns)
         if chunk.finish is not None:
-            self._finish_reason = finish_reason(chunk.finish)
+            self._ending = ending(chunk.finish)
             last = news or [self._event("", columns)]
-            news = [last[0] | {"finish_reason": self._finish_reason}]
+            news = [last[0] | self._ending]
         return news
 
     def _piece(self, text: str, columns: Columns) -> list[Event]:

@@ -14,7 +14,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from radixserve.native.constraint import Mode
 from radixserve.native.fields import Name, read
+from radixserve.wire.params import Whitespace
 
 Given = TypeVar("Given", bound="Sampled")
 
@@ -31,7 +33,8 @@ class Sampled(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     max_tokens, max_completion_tokens: the smaller holds where both are given; with neither,
     config.http.default_max_tokens does. The bound is cut to what the context has room for.
     top_k, min_p, repetition_penalty, min_tokens, stop_token_ids, ignore_eos, priority, cache_salt,
-    rid and program are ours: see SamplingParams and the native dialect.
+    rid and program are ours: see SamplingParams and the native dialect. response_format to
+    constraint_mode: api/openai/constraint.py.
     """
 
     model: str = ""
@@ -57,6 +60,18 @@ class Sampled(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     cache_salt: Name = ""
     rid: str = ""
     program: dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    choice: list[str] | None = None
+    structural_tag: str | dict[str, Any] | None = None
+    guided_json: str | dict[str, Any] | bool | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    structured_outputs: dict[str, Any] | None = None
+    whitespace: Whitespace = "fixed"
+    constraint_mode: Mode = "enforce"
 
 
 class ChatRequest(Sampled, kw_only=True):
@@ -104,17 +119,10 @@ HARMLESS: dict[str, Any] = {
 }
 
 REFUSED: dict[str, tuple[Any, ...]] = {
-    "response_format": ({"type": "text"},),
     "store": (False,),
     "service_tier": ("auto", "default"),
-    "regex": (),
-    "ebnf": (),
-    "structural_tag": (),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
+    "guided_decoding_backend": (),
+    "guided_whitespace_pattern": (),
     "stop_regex": ("", []),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),

@@ -1,0 +1,116 @@
+"""Calls whose outputs are bound: checked before they are submitted, judged when they have ended.
+
+Owns: the threads that checking takes, the weakening of what cannot be enforced where the client
+accepts that, the verdict on finished texts. Must not know: any dialect's shape, how a grammar is
+made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TypeVar
+
+from radixserve.chunks import Chunk, Request
+from radixserve.errors import InvalidRequest
+from radixserve.grammar.check import check
+from radixserve.grammar.refusal import CODE
+from radixserve.grammar.weaken import weaken
+from radixserve.native import verdict
+from radixserve.native.calls import Calls, Numbered
+from radixserve.native.constraint import Wish
+from radixserve.wire.messages import FinishReason
+from radixserve.wire.params import Constraint
+
+T = TypeVar("T")
+
+# A large schema takes seconds of an interpreter that streams share: two at once, and no other work
+# waits behind them.
+_for_checks = ThreadPoolExecutor(2, thread_name_prefix="grammar-check")
+
+
+def start(
+    calls: Calls, requests: Sequence[Request], name: str, wishes: Sequence[Wish | None]
+) -> Numbered:
+    """calls.start() of requests[i] under wishes[i].
+
+    Raises InvalidRequest before the first chunk where a wish cannot be granted. Outputs of a judged
+    wish end with finish.violations; other outputs of the call wait while one is judged.
+    """
+    if not any(wishes):
+        return calls.start(requests, name)
+    return _start(calls, requests, name, wishes)
+
+
+async def _start(
+    calls: Calls, requests: Sequence[Request], name: str, wishes: Sequence[Wish | None]
+) -> Numbered:
+    granted: dict[Wish, Constraint] = {}
+    for each in wishes:
+        if each is not None and each not in granted:
+            granted[each] = await _granted(each)
+    ready = [
+        request if wanted is None else replace(request, constraint=granted[wanted])
+        for request, wanted in zip(requests, wishes, strict=True)
+    ]
+    judge = _Judge(wishes)
+    try:
+        async with contextlib.aclosing(calls.start(ready, name)) as chunks:
+            async for position, chunk in chunks:
+                yield position, await judge.seen(position, chunk)
+    except InvalidRequest as error:
+        raise _named(error, granted) from error
+
+
+async def _granted(wanted: Wish) -> Constraint:
+    """What the engine is to enforce."""
+    try:
+        return await _apart(check, wanted.constraint)
+    except InvalidRequest as error:
+        if not wanted.is_judged or error.code != CODE:
+            raise wanted.renamed(error) from None
+        fault = await verdict.fault_of(wanted.schema)
+        if fault is not None:
+            message = f"{error.message}; no validator reads it either: {fault}"
+            raise InvalidRequest(message, param=wanted.field, code=error.code) from None
+    try:
+        return await _apart(weaken, wanted.constraint)
+    except InvalidRequest as error:
+        raise wanted.renamed(error) from None
+
+
+async def _apart(work: Callable[[Constraint], T], constraint: Constraint) -> T:
+    return await asyncio.get_running_loop().run_in_executor(_for_checks, work, constraint)
+
+
+def _named(error: InvalidRequest, wishes: dict[Wish, Constraint]) -> InvalidRequest:
+    for each in wishes:
+        renamed = each.renamed(error)
+        if renamed is not error:
+            return renamed
+    return error
+
+
+class _Judge:
+    """Texts of judged outputs as they grow; at the end of each its violations."""
+
+    def __init__(self, wishes: Sequence[Wish | None]) -> None:
+        self._wishes = wishes
+        self._texts: dict[tuple[int, int], list[str]] = {}
+
+    async def seen(self, position: int, chunk: Chunk) -> Chunk:
+        wanted = self._wishes[position]
+        if wanted is None or not wanted.is_judged:
+            return chunk
+        place = (position, chunk.index)
+        self._texts.setdefault(place, []).append(chunk.text)
+        if chunk.finish is None:
+            return chunk
+        text = "".join(self._texts.pop(place))
+        if chunk.finish.reason not in (FinishReason.STOP, FinishReason.LENGTH):
+            return chunk
+        found = await verdict.violations(wanted.schema, text)
+        return replace(chunk, finish=replace(chunk.finish, violations=found))
