@@ -1,0 +1,142 @@
+"""`radixserve batch` as its users meet it: a process, two files, a kill."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.e2e.test_process import wait_until
+
+DOCUMENTS = 200
+
+
+def command(model, source, output, *flags):
+    fixed = ["--dtype", "float32", "--threads", "1", "--kv-tokens", "8192"]
+    return [
+        *(sys.executable, "-m", "radixserve.cli", "batch", str(source), str(output)),
+        *("--model", str(model), *fixed, *map(str, flags)),
+    ]
+
+
+def run(model, source, output, *flags, **options):
+    return subprocess.run(
+        command(model, source, output, *flags),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+        **options,
+    )
+
+
+def rows_of(path: pathlib.Path):
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def documents(path: pathlib.Path, count: int) -> pathlib.Path:
+    """Every eleventh is one that must fail."""
+    with path.open("w") as file:
+        for i in range(count):
+            row = {"id": f"doc-{i}", "text": f"the quick brown fox number {i} and the lazy dog"}
+            if i % 11 == 5:
+                row = {"id": f"doc-{i}", "prompt": "the", "top_p": 7}
+            file.write(json.dumps(row) + "\n")
+    return path
+
+
+def test_200_documents_killed_half_way_and_resumed(tiny_model, tmp_path) -> None:
+    source = documents(tmp_path / "in.jsonl", DOCUMENTS)
+    output = tmp_path / "out.jsonl"
+    flags = ("--max-tokens", 24, "--seed", 3, "--prompt-template", "Read: {text}", "--window", 16)
+    first = subprocess.Popen(command(tiny_model, source, output, *flags), stderr=subprocess.DEVNULL)
+
+    def lines() -> int:
+        return output.read_bytes().count(b"\n") if output.exists() else 0
+
+    try:
+        wait_until(lambda: lines() >= 60, seconds=120)
+    finally:
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+    before = output.read_bytes()
+    before = before[: before.rfind(b"\n") + 1]
+    assert 60 <= before.count(b"\n") < DOCUMENTS - 20
+    output.write_bytes(before + b'{"id":"doc-')  # as a kill amid a write leaves it
+    second = run(tiny_model, source, output, *flags)
+    assert second.returncode == 1, second.stderr
+    assert "kept from before" in second.stderr
+    assert "tokens/s" in second.stderr
+    assert "prompt tokens reused" in second.stderr
+    assert output.read_bytes().startswith(before)
+    found = rows_of(output)
+    assert [row["id"] for row in found] == [f"doc-{i}" for i in range(DOCUMENTS)]
+    assert [i for i, row in enumerate(found) if "error" in row] == list(range(5, DOCUMENTS, 11))
+    again = run(tiny_model, source, output, *flags)
+    assert again.returncode == 1  # some have failed, whenever that was
+    assert again.stderr.endswith("200 lines, all answered before\n")
+    assert rows_of(output) == found
+    # The same as without a kill: a line's seed is its own.
+    whole = tmp_path / "whole.jsonl"
+    assert run(tiny_model, source, whole, *flags).returncode == 1
+    assert [row.get("text") for row in rows_of(whole)] == [row.get("text") for row in found]
+    reused = float(second.stderr.rsplit("tokens/s, ", 1)[1].split("%")[0])
+    assert reused > 20  # of the template and the shared beginning
+
+
+def test_standard_input_and_openai_lines(tiny_model, tmp_path) -> None:
+    body = {"messages": [{"role": "user", "content": "the cat"}], "max_tokens": 4}
+    row = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    output = tmp_path / "out.jsonl"
+    ran = run(tiny_model, "-", output, "--served-name", "tiny", input=json.dumps(row))
+    assert ran.returncode == 0, ran.stderr
+    (found,) = rows_of(output)
+    assert found["custom_id"] == "a"
+    reply = found["response"]["body"]
+    assert reply["model"] == "tiny"
+    assert reply["usage"]["completion_tokens"] <= 4
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--schema", "SCHEMA"], "look-around"),
+        (["--schema", "/nowhere.json"], "/nowhere.json"),
+        (["--regex", "a("], "unfinished group"),
+        (["--temperature", "-1"], "temperature"),
+        (["--prompt-template", "no field"], "names no field"),
+        (["--window", "0"], "--window"),
+        (["--kv-tokens", "3"], "--kv-tokens"),
+    ],
+)
+def test_what_no_line_could_be_answered_with_is_said_at_once(tmp_path, flags, said) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "string", "pattern": "(?=a)b"}')
+    flags = [str(schema) if flag == "SCHEMA" else flag for flag in flags]
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"prompt": "x"}\n')
+    began = time.monotonic()
+    ran = run("nowhere", source, tmp_path / "out.jsonl", *flags)
+    assert ran.returncode == 2
+    assert said in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert time.monotonic() - began < 60
+
+
+def test_a_missing_input_and_a_foreign_output(tiny_model, tmp_path) -> None:
+    output = tmp_path / "out.jsonl"
+    ran = run(tiny_model, tmp_path / "nothing.jsonl", output)
+    assert ran.returncode == 2
+    assert "nothing.jsonl" in ran.stderr
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"prompt": "x"}\n')
+    for text in ("my thesis\n", "my thesis"):
+        output.write_text(text)
+        ran = run(tiny_model, source, output)
+        assert ran.returncode == 2
+        assert output.read_text() == text
