@@ -26,6 +26,8 @@ def audit(tree: RadixTree, leases: Iterable[Lease], sources: CopySources) -> Non
     for node in nodes:
         _audit_shape(node, tree.stride)
         _audit_stamps(node, tree.stamps)
+    for root in tree.roots.values():
+        _audit_marks(root, hash(root.namespace), tree.stride)
     _audit_leaves(tree, nodes)
     for lease in leases:
         _audit_lease(lease)
@@ -56,6 +58,9 @@ def _audit_pages(tree: RadixTree, nodes: list[Node], leases: list[Lease]) -> Non
     assert tree.pages == pages, f"the tree counts {tree.pages} pages and has {pages}"
     locked = sum(len(node.pages) for node in nodes if node.lock)
     assert tree.locked == locked, f"the tree counts {tree.locked} locked pages and has {locked}"
+    assert tree.nodes == len(nodes) - len(tree.roots), f"the tree counts {tree.nodes} nodes"
+    warm = sum(len(node.pages) for node in nodes if node.is_warm)
+    assert tree.warm == warm, f"the tree counts {tree.warm} warm pages and has {warm}"
 
 
 def _audit_locks(
@@ -95,6 +100,8 @@ def _audit_shape(node: Node, stride: int) -> None:
         assert child.key[:stride] == first, f"{name}: a child is filed under another page"
     order = [] if node.order is None else node.order.keys()
     assert order == sorted(node.children), f"{name}: its children are out of order"
+    is_under_warm = node.parent is None or node.parent.parent is None or node.parent.is_warm
+    assert is_under_warm or not node.is_warm, f"{name}: warm below a node that is not"
     partials = sum(len(first) < stride for first in order)
     assert node.partials == partials, f"{name}: counts {node.partials} partial leaves of {partials}"
 
@@ -106,6 +113,19 @@ def _audit_stamps(node: Node, stamps: StepStamps) -> None:
     if above is not None and len(above.pages):
         steps = np.concatenate((stamps.by_page[above.pages[-1:]], steps))
     assert (np.diff(steps) >= 0).all(), f"node {node.serial}: published before what it follows"
+
+
+def _audit_marks(top: Node, mark: int, stride: int) -> None:
+    """Marks that a node has kept are those of the prefix it stands for."""
+    pending = [(top, mark)]
+    while pending:
+        node, mark = pending.pop()
+        marks = [mark]
+        for at in range(0, len(node.key), stride):
+            marks.append(hash((marks[-1], node.key[at : at + stride])))
+        known = node.marks[: len(marks)]
+        assert known == marks[: len(known)], f"node {node.serial}: marks of another prefix"
+        pending += [(child, marks[-1]) for child in node.children.values()]
 
 
 def _audit_leaves(tree: RadixTree, nodes: list[Node]) -> None:

@@ -22,12 +22,16 @@ class Node:
     the same keys sorted, `partials` counts the partial leaves among them.
     lock: leases and copies that need this node; never less than any child's.
     time: last use. queued: the time under which the eviction queue lists it, or None.
+    is_warm: dropped only when nothing else is left; then all above it is warm too.
+    marks: see lost.marks_of; empty until somebody asks.
     """
 
     __slots__ = (
         "children",
+        "is_warm",
         "key",
         "lock",
+        "marks",
         "namespace",
         "order",
         "pages",
@@ -49,6 +53,8 @@ class Node:
         self.lock = 0
         self.time = 0
         self.queued: int | None = None
+        self.is_warm = False
+        self.marks: list[int] = []
         self.serial = next(_serials)
 
     @property

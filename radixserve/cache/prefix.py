@@ -13,12 +13,14 @@ import numpy as np
 
 from radixserve.cache.allocator import PageAllocator
 from radixserve.cache.audit import audit
+from radixserve.cache.explain import explain, listing
 from radixserve.cache.lease import CopySources, Lease
 from radixserve.cache.match import Match
 from radixserve.cache.node import Node
 from radixserve.cache.tree import NO_PAGES, RadixTree
 from radixserve.ints import ceil_div
 from radixserve.plan import CopyOrder, Int32, PageId
+from radixserve.wire.cache import CacheReport, CacheStats, TreeNode
 
 
 class PrefixCache:
@@ -26,16 +28,24 @@ class PrefixCache:
 
     enabled=False: nothing matches and nothing is published; pages come and go the same way.
     audit=True: every invariant is checked after each verb (slow; for tests and debugging).
+    warm_share: share of the pages that keep_warm may have kept at one time.
     """
 
     def __init__(
-        self, num_pages: int, page_size: int, *, enabled: bool = True, audit: bool = False
+        self,
+        num_pages: int,
+        page_size: int,
+        *,
+        enabled: bool = True,
+        audit: bool = False,
+        warm_share: float = 0.25,
     ) -> None:
         if page_size < 1:
             raise ValueError(f"page_size must be at least 1, not {page_size}")
         self.page_size = page_size
         self._is_enabled = enabled
         self._is_audited = audit
+        self._warm_limit = int(num_pages * warm_share)
         self._allocator = PageAllocator(num_pages)
         self._tree = RadixTree(self._allocator, page_size)
         self._sources = CopySources(self._tree)
@@ -181,11 +191,56 @@ class PrefixCache:
         self._leases.discard(lease)
         self._check()
 
+    def keep_warm(self, lease: Lease) -> bool:
+        """From now on, drop the whole pages that the lease has published after all else.
+
+        False, and nothing changed, when that would keep more than warm_share.
+        """
+        self._require_live(lease)
+        if self._tree.warm + self._tree.cold_pages(lease.node) > self._warm_limit:
+            return False
+        self._tree.keep_warm(lease.node)
+        self._check()
+        return True
+
     def flush(self) -> int:
-        """Drop everything that no lease and no copy holds; returns the tokens dropped."""
+        """Drop everything that no lease and no copy holds; returns the tokens dropped.
+
+        The warm goes too.
+        """
         dropped = self._tree.flush()
         self._check()
         return dropped
+
+    # What it says of itself
+
+    def explain(self, namespace: str, key: bytes, limit: int | None = None) -> CacheReport:
+        """What acquire would find now, and why it would find no more. Changes nothing."""
+        if not self._is_enabled:
+            return CacheReport(matched=0, reason="off")
+        root = self._tree.roots.get(namespace) or Node(namespace, b"", NO_PAGES, None)
+        return explain(self._tree, root, key, self._cap(key, limit))
+
+    def stats(self) -> CacheStats:
+        size, tree = self.page_size, self._tree
+        return CacheStats(
+            page_size=size,
+            total=self.total_pages * size,
+            free=self.free_pages * size,
+            evictable=self.evictable_pages * size,
+            locked=self.locked_pages * size,
+            leased=self.leased_pages * size,
+            warm=tree.warm * size,
+            warm_limit=self._warm_limit * size,
+            namespaces=len(tree.roots),
+            nodes=tree.nodes,
+            remembered=len(tree.lost),
+            evicted=tree.evicted_tokens,
+        )
+
+    def listing(self, namespace: str | None, depth: int, limit: int) -> list[TreeNode]:
+        """The tree from above: at most `limit` nodes, see explain.listing."""
+        return listing(self._tree, namespace, depth, limit)
 
     # Counts, in pages: free + in the tree (locked or evictable) + leased only = total
 

@@ -1,7 +1,7 @@
 """The radix tree: which page holds the KV of which prefix.
 
-Owns: the nodes, their locks, the counts of pages in the tree, and what eviction takes. Must not
-know: leases; it gets and gives nodes, keys and pages.
+Owns: the nodes, their locks, the counts of pages in the tree, what eviction takes and what of that
+is remembered. Must not know: leases; it gets and gives nodes, keys and pages.
 
 Locks count paths: locking a node adds one to it and to each ancestor, so a node's lock is never
 less than a child's, everything below an unlocked node is unlocked, and evictable pages are simply
@@ -14,6 +14,7 @@ import numpy as np
 
 from radixserve.cache.allocator import PageAllocator
 from radixserve.cache.eviction import LeafQueue
+from radixserve.cache.lost import LostPages
 from radixserve.cache.match import Match, StepStamps, match, walk
 from radixserve.cache.node import Node
 from radixserve.cache.ordered import OrderedKeys
@@ -25,12 +26,15 @@ NO_PAGES: Int32 = np.empty(0, dtype=np.int32)
 # for each page it fills.
 LONGEST_GROWN = 256
 
+REMEMBERED = 32_768  # dropped pages; some 4 MB
+
 
 class RadixTree:
     """One root per namespace. `stride` is the bytes of a page's ids.
 
-    pages, locked: how many pages the tree holds, and how many of them are in locked nodes.
-    evicted_tokens: tokens dropped to make room, ever.
+    pages, locked, warm: how many pages the tree holds, and how many of them are in locked and in
+    warm nodes. nodes: how many there are, roots left out. evicted_tokens: tokens dropped to make
+    room, ever. lost: the pages dropped last.
     """
 
     __slots__ = (
@@ -39,10 +43,13 @@ class RadixTree:
         "evicted_tokens",
         "leaves",
         "locked",
+        "lost",
+        "nodes",
         "pages",
         "roots",
         "stamps",
         "stride",
+        "warm",
     )
 
     def __init__(self, allocator: PageAllocator, page_size: int) -> None:
@@ -50,9 +57,12 @@ class RadixTree:
         self.stride = 4 * page_size
         self.stamps = StepStamps(allocator.total)
         self.leaves = LeafQueue()
+        self.lost = LostPages(REMEMBERED, self.stride)
         self.roots: dict[str, Node] = {}
+        self.nodes = 0
         self.pages = 0
         self.locked = 0
+        self.warm = 0
         self.evicted_tokens = 0
         self._clock = 0
 
@@ -134,7 +144,7 @@ class RadixTree:
         Returns the node that ends with them; the caller's lock now reaches down to it.
         """
         is_own = node.lock == 1 and not node.children and node.parent is not None
-        if is_own and len(node.pages) + len(pages) <= LONGEST_GROWN:
+        if is_own and not node.is_warm and len(node.pages) + len(pages) <= LONGEST_GROWN:
             self._count_in(pages)
             node.key += edge
             node.pages = np.concatenate((node.pages, pages))
@@ -169,15 +179,34 @@ class RadixTree:
             return True
         return self._has_longer(node, part)
 
+    def cold_pages(self, node: Node) -> int:
+        """How many pages of the path to `node` are not warm."""
+        count = 0
+        step: Node | None = node
+        while step is not None and not step.is_warm:
+            count += len(step.pages)
+            step = step.parent
+        return count
+
+    def keep_warm(self, node: Node) -> None:
+        """From now on drop the path to `node`, which the caller has locked, after all else."""
+        self.warm += self.cold_pages(node)
+        step: Node | None = node
+        while step is not None and not step.is_warm:
+            step.is_warm = step.parent is not None
+            step = step.parent
+
     def evict(self, n: int) -> None:
-        """Free at least n pages, the least recently used first. The caller knows that n can go."""
+        """Free at least n pages, warm ones last, else the least recently used first. The caller
+        knows that n can go."""
         while n > 0:
             leaf = self.leaves.oldest()
             if leaf is None:
                 raise RuntimeError(f"{n} more pages to evict, but no unlocked leaf is left")
-            before = leaf.tokens
-            if len(leaf.pages) > n:
-                self._truncate(leaf, len(leaf.pages) - n)
+            before, keep = leaf.tokens, max(0, len(leaf.pages) - n)
+            self.lost.note(leaf, keep, "evicted")
+            if keep:
+                self._truncate(leaf, keep)
                 self.evicted_tokens += before - leaf.tokens
                 return
             n -= len(leaf.pages)
@@ -189,6 +218,7 @@ class RadixTree:
         dropped = 0
         while (leaf := self.leaves.oldest()) is not None:
             dropped += leaf.tokens
+            self.lost.note(leaf, 0, "flushed")
             self._remove(leaf)
         return dropped
 
@@ -223,7 +253,8 @@ class RadixTree:
         parent, cut = node.parent, k * self.stride
         assert parent is not None
         upper = Node(node.namespace, node.key[:cut], node.pages[:k], parent)
-        upper.lock, upper.time = node.lock, node.time
+        upper.lock, upper.time, upper.is_warm = node.lock, node.time, node.is_warm
+        upper.marks, node.marks = node.marks[: k + 1], node.marks[k:]
         parent.children[node.key[: self.stride]] = upper
         node.key, node.pages, node.parent = node.key[cut:], node.pages[k:], upper
         self._link(node)
@@ -255,7 +286,9 @@ class RadixTree:
     def _truncate(self, leaf: Node, keep: int) -> None:
         freed = leaf.pages[keep:]
         leaf.pages, leaf.key = leaf.pages[:keep], leaf.key[: keep * self.stride]
+        del leaf.marks[keep + 1 :]
         self.pages -= len(freed)
+        self.warm -= len(freed) if leaf.is_warm else 0
         self.allocator.give(freed)
         self.leaves.push(leaf)
 
@@ -266,6 +299,7 @@ class RadixTree:
         self._unlink(leaf)
         leaf.parent = None
         self.pages -= len(leaf.pages)
+        self.warm -= len(leaf.pages) if leaf.is_warm else 0
         self.allocator.give(leaf.pages)
         self._settle(parent)
 
@@ -281,6 +315,7 @@ class RadixTree:
             parent.order = OrderedKeys()
         parent.order.add(first)
         parent.children[first] = node
+        self.nodes += 1
         parent.partials += len(first) < self.stride
 
     def _unlink(self, node: Node) -> None:
@@ -289,4 +324,5 @@ class RadixTree:
         assert parent.order is not None
         parent.order.remove(first)
         del parent.children[first]
+        self.nodes -= 1
         parent.partials -= len(first) < self.stride

@@ -1,0 +1,94 @@
+"""Why the match of a prompt ended where it did, and what the cache holds.
+
+Owns: CacheReport and the listing of the tree. Changes nothing. Must not know: requests, text.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterable
+
+import numpy as np
+
+from radixserve.cache.match import Match, common_tokens
+from radixserve.cache.node import Node
+from radixserve.cache.tree import RadixTree
+from radixserve.wire.cache import CacheReport, TreeNode
+
+SHOWN_IDS = 16  # of each edge in a listing
+LOOKED_AT = 10_000  # children of one node among which the latest used are looked for
+
+
+def explain(tree: RadixTree, root: Node, key: bytes, cap: int) -> CacheReport:
+    """What an acquire of `key` with at most `cap` tokens to match would find now, and why no more.
+
+    Costs as much as hashing the key's pages.
+    """
+    found = tree.match(root, key, 0, cap)
+    whole = found.depth * tree.stride
+    matched = found.depth * tree.stride // 4 + found.extra
+    if matched == cap:
+        return CacheReport(matched=matched, reason="whole" if cap == len(key) // 4 - 1 else "limit")
+    common, other = _beside(found, key[whole : min(whole + tree.stride, cap * 4)], tree.stride)
+    if whole // 4 + common > matched:
+        return CacheReport(matched=matched, reason="pending")
+    lost = tree.lost.find(root.namespace, key, matched * 4, cap * 4)
+    if lost is None:
+        return CacheReport(matched=matched, reason="never", other=other)
+    return CacheReport(matched=matched, reason=lost.cause, other=other, lost=lost.tokens - matched)
+
+
+def _beside(found: Match, probe: bytes, stride: int) -> tuple[int, int | None]:
+    """(tokens of the probe, id after them) of the page that begins most like the probe behind the
+    matched whole pages. The id is None where no page goes on from there."""
+    node = found.node
+    if found.inside < len(node.pages):
+        near = [node.key[found.inside * stride : (found.inside + 1) * stride]]
+    else:
+        near = [] if node.order is None else node.order.around(probe, 1)[0]
+    common = max((common_tokens(page, probe) for page in near), default=0)
+    for page in near:
+        following = page[4 * common : 4 * common + 4]
+        if following and common_tokens(page, probe) == common:
+            return common, int.from_bytes(following, "little")
+    return common, None
+
+
+def listing(tree: RadixTree, namespace: str | None, depth: int, limit: int) -> list[TreeNode]:
+    """The tree from above, at most `limit` nodes, roots included, each behind its parent.
+
+    namespace: only that one; None: all. depth: edges below a root. Level by level, of each node's
+    children the latest used first.
+    """
+    roots = [root for name, root in tree.roots.items() if namespace in (None, name)]
+    level: list[tuple[int | None, Node]] = [(None, root) for root in _latest(roots, limit)]
+    room = limit - len(level)
+    rows: list[TreeNode] = []
+    for left in range(depth, -1, -1):
+        below: list[tuple[int | None, Node]] = []
+        for parent, node in level:
+            children = _latest(node.children.values(), room) if left else []
+            room -= len(children)
+            below += [(len(rows), child) for child in children]
+            rows.append(_told(node, parent, len(node.children) - len(children)))
+        level = below
+    return rows
+
+
+def _latest(nodes: Iterable[Node], n: int) -> list[Node]:
+    among = itertools.islice(nodes, LOOKED_AT)
+    return heapq.nlargest(n, among, key=lambda node: node.time)
+
+
+def _told(node: Node, parent: int | None, left_out: int) -> TreeNode:
+    return TreeNode(
+        parent=parent,
+        namespace=node.namespace if parent is None else "",
+        tokens=node.tokens,
+        ids=np.frombuffer(node.key, np.int32, min(node.tokens, SHOWN_IDS)).tolist(),
+        users=node.lock,
+        used=node.time,
+        is_warm=node.is_warm,
+        left_out=left_out,
+    )
