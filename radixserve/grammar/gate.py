@@ -6,8 +6,10 @@ come with the first of them. Must not know: the scheduler, sockets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +27,11 @@ Words = npt.NDArray[np.int32]
 
 
 class Gate:
-    """setup: what the engine knows of text. columns: of the logits. threads: for mask rows."""
+    """setup: what the engine knows of text. columns: of the logits. threads: for mask rows.
+
+    The compiler is made in a thread when the first constrained request comes: reading the
+    vocabulary takes a second.
+    """
 
     def __init__(self, config: GrammarConfig, setup: Setup, columns: int, threads: int) -> None:
         self._config = config
@@ -33,9 +39,10 @@ class Gate:
         self._columns = columns
         self._threads = threads
         self._held: dict[str, Generate] = {}
-        self._parts: tuple[Compiler, RowFiller] | None = None
+        self._queued: list[str] = []  # of those, the ones that the compiler has not been given
+        self._making: Future[_Parts] | None = None
         if config.warm:
-            self._made()[0].warm()
+            self._make()
 
     @property
     def held(self) -> int:
@@ -44,63 +51,98 @@ class Gate:
 
     def hold(self, message: Generate) -> None:
         """Keep a request with a constraint until ready() returns it."""
-        assert message.constraint is not None
-        params = message.params
-        ends = () if params.ignore_eos else self._setup.stop_ids
         self._held[message.rid] = message
-        self._made()[0].submit(message.rid, message.constraint, (*ends, *params.stop_token_ids))
+        self._queued.append(message.rid)
+        self._make()
 
     def cancel(self, rid: str) -> bool:
         """Forget a request; False where it does not wait here."""
         if self._held.pop(rid, None) is None:
             return False
-        self._made()[0].cancel(rid)
+        if rid in self._queued:
+            self._queued.remove(rid)
+        elif (parts := self._parts()) is not None:
+            parts.compiler.cancel(rid)
         return True
 
-    def ready(self) -> Iterable[tuple[Generate, Guide | RequestError]]:
+    def ready(self) -> list[tuple[Generate, Guide | RequestError]]:
         """Each request whose guide, or refusal, has come since the last call."""
-        if self._parts is None or not self._held:
+        if not self._held:
             return []
-        return [(self._held.pop(rid), found) for rid, found in self._parts[0].poll()]
+        parts = self._parts()
+        if parts is None:
+            return []
+        for rid in self._queued:
+            self._submit(parts, self._held[rid])
+        self._queued.clear()
+        return [(self._held.pop(rid), found) for rid, found in parts.compiler.poll()]
 
     def rows(self, guides: Sequence[Guide | None]) -> Words:
         """Mask rows of a step, in the order of its sampling rows: see pool.RowFiller.rows."""
         from radixserve.grammar.pool import Matcher
 
-        matchers = [guide if isinstance(guide, Matcher) else None for guide in guides]
-        return self._made()[1].rows(matchers)
+        parts = self._parts()
+        assert parts is not None, "a guide was given out"
+        return parts.filler.rows([g if isinstance(g, Matcher) else None for g in guides])
 
     def counts(self) -> dict[str, float]:
         """For Gauges."""
-        if self._parts is None:
-            return {}
-        compiler = self._parts[0]
+        parts = self._parts()
+        if parts is None:
+            return {"compiling": self.held}
         return {
             "compiling": self.held,
-            "grammar_compiles": compiler.compiled,
-            "grammar_cache_hits": compiler.hits,
-            "grammar_compile_seconds": compiler.seconds,
+            "grammar_compiles": parts.compiler.compiled,
+            "grammar_cache_hits": parts.compiler.hits,
+            "grammar_compile_seconds": parts.compiler.seconds,
         }
 
     def close(self) -> None:
-        if self._parts is not None:
-            self._parts[0].close()
+        if self._making is not None:
+            self._making.result().compiler.close()
 
-    def _made(self) -> tuple[Compiler, RowFiller]:
-        if self._parts is None:
-            from radixserve.grammar.compile import Compiler, Limits
-            from radixserve.grammar.pool import RowFiller
-            from radixserve.grammar.vocabulary import Vocabulary
+    def _submit(self, parts: _Parts, message: Generate) -> None:
+        assert message.constraint is not None
+        params = message.params
+        ends = () if params.ignore_eos else self._setup.stop_ids
+        parts.compiler.submit(message.rid, message.constraint, (*ends, *params.stop_token_ids))
 
-            config = self._config
-            limits = Limits(
-                seconds=config.compile_seconds,
-                mask_seconds=config.mask_seconds,
-                cache_bytes=config.cache_mib * 2**20,
-                waiting=config.max_compiling,
-            )
-            vocabulary = Vocabulary(self._setup.token_bytes, self._setup.stop_ids, self._columns)
-            compiler = Compiler(vocabulary, limits, self._setup.tokenizer)
-            filler = RowFiller(vocabulary, self._threads, config.mask_seconds)
-            self._parts = compiler, filler
-        return self._parts
+    def _parts(self) -> _Parts | None:
+        """None while they are being made."""
+        if self._making is None or not self._making.done():
+            return None
+        return self._making.result()
+
+    def _make(self) -> None:
+        if self._making is None:
+            making: Future[_Parts] = Future()
+            self._making = making
+            threading.Thread(target=self._fulfil, args=(making,), daemon=True).start()
+
+    def _fulfil(self, making: Future[_Parts]) -> None:
+        try:
+            making.set_result(self._made())
+        except BaseException as error:
+            making.set_exception(error)
+
+    def _made(self) -> _Parts:
+        from radixserve.grammar.compile import Compiler, Limits
+        from radixserve.grammar.pool import RowFiller
+        from radixserve.grammar.vocabulary import Vocabulary
+
+        config = self._config
+        limits = Limits(
+            seconds=config.compile_seconds,
+            mask_seconds=config.mask_seconds,
+            cache_bytes=config.cache_mib * 2**20,
+            waiting=config.max_compiling,
+        )
+        vocabulary = Vocabulary(self._setup.token_bytes, self._setup.stop_ids, self._columns)
+        compiler = Compiler(vocabulary, limits, self._setup.tokenizer)
+        compiler.warm()
+        return _Parts(compiler, RowFiller(vocabulary, self._threads, config.mask_seconds))
+
+
+class _Parts(NamedTuple):
+    compiler: Compiler
+    filler: RowFiller

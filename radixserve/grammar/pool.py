@@ -167,7 +167,7 @@ class Matcher:
             self._row |= self._stop_row
         if not self._row.any():
             self._failure = InternalError("no token of this vocabulary can continue the grammar")
-            self._row |= self._vocabulary.row_of(self._vocabulary.stop_ids)
+            self._row |= self._ordinary  # whatever is drawn, take() tells of the failure
         self._is_filled = True
 
     # ---- inside ----

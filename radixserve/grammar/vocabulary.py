@@ -29,7 +29,7 @@ class Vocabulary:
         self.token_bytes = token_bytes[:columns]
         self.stop_ids = tuple(sorted(set(stop_ids)))
         self.columns = columns
-        if not self.stop_ids or not all(0 <= token < columns for token in self.stop_ids):
+        if not all(0 <= token < columns for token in self.stop_ids):
             raise ValueError(f"stop ids {self.stop_ids} are not in a vocabulary of {columns}")
         self.info = xgrammar.TokenizerInfo(
             self.token_bytes,

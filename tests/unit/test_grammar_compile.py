@@ -265,6 +265,20 @@ def test_bounds_of_queue_and_cache():
         compiler.close()
 
 
-def test_vocabularies_need_an_end():
+def test_stop_ids_are_ids():
     with pytest.raises(ValueError, match="stop ids"):
-        Vocabulary([b"a"], [], 1)
+        Vocabulary([b"a"], [1], 1)
+
+
+def test_a_model_without_end_tokens():
+    """The grammar alone ends an output."""
+    compiler = Compiler(Vocabulary([b"a", b"b"], [], 2))
+    try:
+        compiler.submit("x", check(Constraint(kind="regex", value="(a|b)(a|b)")), ())
+        found = wait(compiler, "x")["x"]
+        assert isinstance(found, Matcher)
+        found.begin(ROOM, one_by_one=False)
+        assert found.take(1, ROOM) == Taken((1,))
+        assert found.take(0, ROOM) == Taken((0,), close=Close.WHOLE)
+    finally:
+        compiler.close()
