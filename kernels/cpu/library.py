@@ -28,9 +28,9 @@ _PATH = pathlib.Path(__file__).parent / "libradixserve_cpu.so"
 _SIGNATURES: dict[str, tuple[object, ...]] = {
     "rs_set_threads": (c_int32,),
     "rs_linear": (POINTER(LinearArgs),),
+    "rs_gather": (c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int32),
     "rs_rms_norm": (POINTER(NormArgs), c_int64),
     "rs_rotary": (POINTER(RotaryArgs), c_int64),
-    "rs_silu_mul": (c_void_p, c_void_p, c_int64, c_int64, c_int32),
     "rs_plan_free": (c_void_p,),
     "rs_plan_fill": (c_void_p, POINTER(RowsArgs)),
     "rs_attend": (c_void_p, c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_int64),

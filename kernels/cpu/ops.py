@@ -12,6 +12,7 @@ from ctypes import byref
 import torch
 
 from radixserve.kernels.cpu.library import Library
+from radixserve.kernels.cpu.packed import PackedWeight
 from radixserve.kernels.cpu.structs import BFLOAT16, FLOAT32, LinearArgs, NormArgs, RotaryArgs
 
 _TYPES = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}
@@ -37,70 +38,56 @@ def pointer(tensor: torch.Tensor | None) -> int | None:
 def linear(
     library: Library,
     x: torch.Tensor,
-    weight: torch.Tensor,
+    weight: PackedWeight,
     bias: torch.Tensor | None = None,
     *,
     residual: torch.Tensor | None = None,
-    gated: bool = False,
     dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """x @ weight.T + bias. x: [m, in]. weight: [out, in]. bias: [out] in weight's type.
+    """x @ weight.T + bias. x: [m, inputs]. bias: [rows of weight] in weight's type.
 
-    gated: weight is [2 * out, in], gate first, and silu(gate) * up is returned. residual: [m, out],
-    added after rounding. dtype of the result and of residual: x's unless given. Returns [m, out].
+    A gated weight gives silu(gate) * up. residual: [m, outs], added after rounding. dtype of the
+    result and of residual: x's unless given. Returns [m, outs].
     """
-    x_type, weight_type = type_of(x), type_of(weight, bias)
+    x_type, weight_type = type_of(x), type_of(weight.data, bias)
     rows, inputs = x.shape
-    outs = weight.shape[0] // 2 if gated else weight.shape[0]
-    if weight.shape[1] != inputs:
-        raise ValueError(f"x has {inputs} columns, weight {weight.shape[1]}")
-    y = torch.empty(rows, outs, dtype=dtype or x.dtype)
+    if weight.inputs != inputs:
+        raise ValueError(f"x has {inputs} columns, weight {weight.inputs}")
+    y = torch.empty(rows, weight.outs, dtype=dtype or x.dtype)
     y_type = type_of(y, residual)
     library.calls.rs_linear(
         byref(
             LinearArgs(
-                pointer(x), pointer(weight), pointer(bias), pointer(residual), pointer(y),
-                rows, inputs, outs, x_type, weight_type, y_type, gated,
+                pointer(x), pointer(weight.data), pointer(bias), pointer(residual), pointer(y),
+                rows, inputs, weight.outs, x_type, weight_type, y_type, weight.is_gated,
             )
         )
     )  # fmt: skip
     return y
 
 
-def rms_norm(
-    library: Library,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    eps: float,
-    residual: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(normed, x + residual), as kernels.reference.rms_norm with one rounding less.
+def gather(library: Library, table: PackedWeight, ids: torch.Tensor) -> torch.Tensor:
+    """Rows of a table. ids: [n] int64. Returns [n, inputs]. IndexError where a row is not there."""
+    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < table.outs:
+        raise IndexError(f"ids reach from {int(ids.min())} to {int(ids.max())}")
+    dtype = type_of(table.data)
+    out = torch.empty(len(ids), table.inputs, dtype=table.data.dtype)
+    library.calls.rs_gather(
+        pointer(table.data), pointer(ids), pointer(out), len(ids), table.inputs, dtype
+    )
+    return out
 
-    x, residual: [..., size]. weight: [size].
-    """
-    dtype = type_of(x, weight, residual)
+
+def rms_norm(library: Library, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """As kernels.reference.rms_norm with one rounding less. x: [..., size]. weight: [size]."""
+    dtype = type_of(x, weight)
     normed = torch.empty_like(x)
-    total = x if residual is None else torch.empty_like(x)
     size = x.shape[-1]
     library.calls.rs_rms_norm(
-        byref(
-            NormArgs(
-                pointer(x), pointer(residual), pointer(weight),
-                None if residual is None else pointer(total), pointer(normed), size, eps, dtype,
-            )
-        ),
+        byref(NormArgs(pointer(x), pointer(weight), pointer(normed), size, eps, dtype)),
         x.numel() // size,
-    )  # fmt: skip
-    return normed, total
-
-
-def silu_mul(library: Library, gate_up: torch.Tensor) -> torch.Tensor:
-    """silu(gate) * up. gate_up: [rows, 2 * n], gate first. Returns [rows, n]."""
-    dtype = type_of(gate_up)
-    rows, size = gate_up.shape[0], gate_up.shape[1] // 2
-    out = torch.empty(rows, size, dtype=gate_up.dtype)
-    library.calls.rs_silu_mul(pointer(gate_up), pointer(out), rows, size, dtype)
-    return out
+    )
+    return normed
 
 
 def rotary_store(

@@ -16,6 +16,7 @@ import torch
 
 from radixserve.kernels.cpu.library import Library
 from radixserve.kernels.cpu.ops import pointer, type_of
+from radixserve.kernels.cpu.packed import PackedWeight
 from radixserve.kernels.cpu.structs import LayerArgs, ModelArgs, RowsArgs, ShapeArgs
 from radixserve.plan import Int32, SharedGroup
 
@@ -106,14 +107,17 @@ class PagedAttention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights:
-    """Tensors of one layer, by the names of structs.LayerArgs; None where the model has none."""
+    """Parameters of one layer, by the names of structs.LayerArgs; None where the model has none.
+
+    qkv: the rows of q, k and v one after another. gate_up: gated.
+    """
 
     input_norm: torch.Tensor
-    qkv: torch.Tensor
-    output: torch.Tensor
+    qkv: PackedWeight
+    output: PackedWeight
     post_norm: torch.Tensor
-    gate_up: torch.Tensor
-    down: torch.Tensor
+    gate_up: PackedWeight
+    down: PackedWeight
     qkv_bias: torch.Tensor | None = None
     q_norm: torch.Tensor | None = None
     k_norm: torch.Tensor | None = None
@@ -122,7 +126,8 @@ class LayerWeights:
     down_bias: torch.Tensor | None = None
 
     def tensors(self) -> dict[str, torch.Tensor | None]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        parts = {name: getattr(self, name) for name in self.__slots__}
+        return {name: p.data if isinstance(p, PackedWeight) else p for name, p in parts.items()}
 
 
 class NativeDecoder:
@@ -131,27 +136,27 @@ class NativeDecoder:
     def __init__(
         self,
         library: Library,
-        embedding: torch.Tensor,
+        embedding: PackedWeight,
         layers: Sequence[LayerWeights],
         norm: torch.Tensor,
         inv_freq: torch.Tensor,
         eps: float,
     ) -> None:
-        """embedding: [vocab, hidden_size]. inv_freq: [head_dim / 2] float32. Weights as torch holds
-        them; the tensors stay where they are and must not be replaced."""
+        """embedding: of [vocab, hidden_size]. norm: [hidden_size]. inv_freq: [head_dim / 2]
+        float32."""
         parts = [layer.tensors() for layer in layers]
-        dtype = type_of(embedding, norm, *(t for part in parts for t in part.values()))
+        dtype = type_of(embedding.data, norm, *(t for part in parts for t in part.values()))
         type_of(inv_freq)
         self._library = library
-        self._vocab = embedding.shape[0]
-        self._hidden_size = embedding.shape[1]
+        self._vocab, self._hidden_size = embedding.outs, embedding.inputs
         self._kept = (embedding, layers, norm, inv_freq)
         self._layers = (LayerArgs * len(layers))(
             *(LayerArgs(**{name: pointer(t) for name, t in part.items()}) for part in parts)
         )
         self._model = ModelArgs(
-            len(layers), self._hidden_size, layers[0].gate_up.shape[0] // 2, eps, dtype,
-            pointer(inv_freq), pointer(embedding), pointer(norm), ctypes.addressof(self._layers),
+            len(layers), self._hidden_size, layers[0].gate_up.outs, eps, dtype,
+            pointer(inv_freq), pointer(embedding.data), pointer(norm),
+            ctypes.addressof(self._layers),
         )  # fmt: skip
 
     def forward(self, ids: torch.Tensor, paged: PagedAttention) -> torch.Tensor:

@@ -21,7 +21,7 @@ class LinearArgs(ctypes.Structure):
 
 class NormArgs(ctypes.Structure):
     _fields_ = (
-        *((name, c_void_p) for name in ("x", "residual", "weight", "total", "normed")),
+        *((name, c_void_p) for name in ("x", "weight", "normed")),
         ("size", c_int64),
         ("eps", c_float),
         ("dtype", c_int32),

@@ -21,8 +21,8 @@ from radixserve.kernels.cpu import library
 from radixserve.kernels.cpu.library import Library
 from radixserve.layers.context import ForwardContext
 from radixserve.log import logger
-from radixserve.models.decoder import Decoder, attention_shape
-from radixserve.models.registry import load_model
+from radixserve.models.decoder import attention_shape
+from radixserve.models.registry import Model, load_model
 from radixserve.models.spec import read_spec
 from radixserve.plan import Output, SlotId, StepPlan, StepResult, TokenLogprobs
 from radixserve.sampling.batch import SamplingBatch
@@ -37,7 +37,7 @@ class Executor:
 
     def __init__(
         self,
-        model: Decoder,
+        model: Model,
         kv_pool: KvPool,
         attention: AttentionBackend,
         sampling: SamplingBatch,

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 import torch
 
 from radixserve.attention.base import AttentionShape
-from radixserve.kernels.cpu import ops
-from radixserve.kernels.cpu.paged import PagedAttention
 from radixserve.layers.context import ForwardContext
 from radixserve.layers.linear import Linear
 from radixserve.layers.norm import RmsNorm
@@ -42,7 +40,6 @@ class Attention:
     ) -> None:
         self._layer_id = layer_id
         self._shape = shape
-        self._options = options
         q_size = shape.num_qo_heads * shape.head_dim
         kv_size = shape.num_kv_heads * shape.head_dim
         self.qkv = Linear(
@@ -65,8 +62,6 @@ class Attention:
     ) -> torch.Tensor:
         shape = self._shape
         heads = self.qkv(hidden).view(hidden.shape[0], -1, shape.head_dim)
-        if ctx.attention.paged is not None:
-            return self.output(self._attend_native(heads, rotation, ctx.attention.paged))
         # q and k lie side by side, so one rotation serves both.
         parts = [shape.num_qo_heads, shape.num_kv_heads]
         qk, v = heads[:, : sum(parts)], heads[:, sum(parts) :]
@@ -75,25 +70,6 @@ class Attention:
             qk = torch.cat((self.q_norm(q), self.k_norm(k)), dim=1)
         q, k = torch.split(rotate(qk, rotation), parts, dim=1)
         return self.output(ctx.attention.run(self._layer_id, q, k, v))
-
-    def _attend_native(
-        self, heads: torch.Tensor, rotation: Rotation, paged: PagedAttention
-    ) -> torch.Tensor:
-        half = self._shape.head_dim // 2
-        ops.rotary_store(
-            paged.library,
-            heads,
-            rotation.cos[:, 0, half:],
-            rotation.sin[:, 0, half:],
-            paged.caches[self._layer_id],
-            paged.slots,
-            norms=(
-                None if self.q_norm is None else self.q_norm.weight,
-                None if self.k_norm is None else self.k_norm.weight,
-            ),
-            eps=self._options.qk_norm_eps or 0.0,
-        )
-        return paged.attend(self._layer_id, heads[:, : self._shape.num_qo_heads])
 
     def views(self, prefix: str) -> dict[str, torch.Tensor]:
         """Checkpoint name -> the part of a parameter that it fills."""

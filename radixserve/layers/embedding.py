@@ -8,16 +8,9 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from radixserve.kernels.cpu import ops
-from radixserve.kernels.cpu.library import Library
-
 
 class Embedding:
-    """table: [vocab_size, hidden_size]. head: the same tensor when tied, else its own.
-
-    native: computes logits where given, with float32 results: rounded to bfloat16, logits of 25
-    are an eighth apart and tie.
-    """
+    """table: [vocab_size, hidden_size]. head: the same tensor when tied, else its own."""
 
     def __init__(
         self,
@@ -27,9 +20,7 @@ class Embedding:
         is_tied: bool,
         dtype: torch.dtype,
         device: torch.device,
-        native: Library | None = None,
     ) -> None:
-        self._native = native
         self.table = torch.empty(vocab_size, hidden_size, dtype=dtype, device=device)
         self.head = self.table if is_tied else torch.empty_like(self.table)
 
@@ -39,6 +30,4 @@ class Embedding:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """hidden: [k, hidden_size]. Returns [k, vocab_size] float32."""
-        if self._native is not None:
-            return ops.linear(self._native, hidden, self.head, dtype=torch.float32)
         return F.linear(hidden, self.head).float()

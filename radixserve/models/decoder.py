@@ -9,8 +9,6 @@ from __future__ import annotations
 import torch
 
 from radixserve.attention.base import AttentionShape
-from radixserve.kernels.cpu.library import Library
-from radixserve.kernels.cpu.paged import LayerWeights, NativeDecoder
 from radixserve.layers.activation import silu_mul
 from radixserve.layers.attention import Attention, AttentionOptions
 from radixserve.layers.context import ForwardContext
@@ -19,11 +17,6 @@ from radixserve.layers.linear import Linear
 from radixserve.layers.norm import RmsNorm
 from radixserve.layers.rotary import Rotation, frequencies, rotation, scale_llama3
 from radixserve.models.spec import ModelSpec, RopeSpec
-
-NATIVE_TOKENS = 64
-"""Steps up to this many tokens are one native call; in larger ones torch multiplies the matrices.
-Measured on a Zen 4 core: the native product takes half the time of torch's at 1 row, 0.9 of it at
-16, as much at 64."""
 
 
 def attention_shape(spec: ModelSpec) -> AttentionShape:
@@ -64,9 +57,7 @@ class FeedForward:
         *,
         dtype: torch.dtype,
         device: torch.device,
-        native: Library | None,
     ) -> None:
-        self._native = native
         self.gate_up = Linear(
             spec.hidden_size,
             (spec.intermediate_size, spec.intermediate_size),
@@ -83,7 +74,7 @@ class FeedForward:
         )
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.down(silu_mul(self.gate_up(hidden), self._native))
+        return self.down(silu_mul(self.gate_up(hidden)))
 
     def views(self, prefix: str) -> dict[str, torch.Tensor]:
         """Checkpoint name -> the part of a parameter that it fills."""
@@ -101,7 +92,6 @@ class DecoderLayer:
         *,
         dtype: torch.dtype,
         device: torch.device,
-        native: Library | None,
     ) -> None:
         options = AttentionOptions(
             has_bias=spec.has_attention_bias,
@@ -110,13 +100,12 @@ class DecoderLayer:
         )
         shape = attention_shape(spec)
         self.input_norm, self.post_norm = (
-            RmsNorm(spec.hidden_size, spec.rms_eps, dtype=dtype, device=device, native=native)
-            for _ in range(2)
+            RmsNorm(spec.hidden_size, spec.rms_eps, dtype=dtype, device=device) for _ in range(2)
         )
         self.attention = Attention(
             layer_id, spec.hidden_size, shape, options, dtype=dtype, device=device
         )
-        self.feed_forward = FeedForward(spec, dtype=dtype, device=device, native=native)
+        self.feed_forward = FeedForward(spec, dtype=dtype, device=device)
 
     def __call__(
         self, hidden: torch.Tensor, rotation: Rotation, ctx: ForwardContext
@@ -124,25 +113,6 @@ class DecoderLayer:
         attended = self.attention(self.input_norm(hidden), rotation, ctx)
         normed, hidden = self.post_norm.add(attended, hidden)
         return hidden + self.feed_forward(normed)
-
-    def weights(self) -> LayerWeights:
-        """The parameters as one native step takes them."""
-        attention, feed_forward = self.attention, self.feed_forward
-        q_norm, k_norm = attention.q_norm, attention.k_norm
-        return LayerWeights(
-            input_norm=self.input_norm.weight,
-            post_norm=self.post_norm.weight,
-            gate_up=feed_forward.gate_up.weight,
-            gate_up_bias=feed_forward.gate_up.bias,
-            down=feed_forward.down.weight,
-            down_bias=feed_forward.down.bias,
-            qkv=attention.qkv.weight,
-            qkv_bias=attention.qkv.bias,
-            q_norm=None if q_norm is None else q_norm.weight,
-            k_norm=None if k_norm is None else k_norm.weight,
-            output=attention.output.weight,
-            output_bias=attention.output.bias,
-        )
 
     def views(self, prefix: str) -> dict[str, torch.Tensor]:
         """Checkpoint name -> the part of a parameter that it fills."""
@@ -155,10 +125,8 @@ class DecoderLayer:
 
 
 class Decoder:
-    """Token ids to hidden states to logits. Parameters are empty until `views` are filled.
-
-    native: the library that computes where the attention backend is native too; None: torch does.
-    """
+    """Token ids to hidden states to logits, in torch. Parameters are empty until `views` are
+    filled."""
 
     def __init__(
         self,
@@ -166,7 +134,6 @@ class Decoder:
         *,
         dtype: torch.dtype,
         device: torch.device,
-        native: Library | None = None,
     ) -> None:
         self.spec = spec
         self.dtype = dtype
@@ -177,17 +144,13 @@ class Decoder:
             is_tied=bool(spec.is_tied),
             dtype=dtype,
             device=device,
-            native=native,
         )
         self.layers = [
-            DecoderLayer(layer_id, spec, dtype=dtype, device=device, native=native)
+            DecoderLayer(layer_id, spec, dtype=dtype, device=device)
             for layer_id in range(spec.num_layers)
         ]
-        self.norm = RmsNorm(
-            spec.hidden_size, spec.rms_eps, dtype=dtype, device=device, native=native
-        )
-        self._inv_freq = inverse_frequencies(spec.rope, spec.head_dim).to(device)
-        self._whole = None if native is None else self._native_decoder(native)
+        self.norm = RmsNorm(spec.hidden_size, spec.rms_eps, dtype=dtype, device=device)
+        self.inv_freq = inverse_frequencies(spec.rope, spec.head_dim).to(device)
 
     @torch.inference_mode()
     def forward(self, ids: torch.Tensor, ctx: ForwardContext) -> torch.Tensor:
@@ -195,19 +158,11 @@ class Decoder:
 
         ids: [tokens] int64. Returns [tokens, hidden_size], the final norm done.
         """
-        paged = ctx.attention.paged
-        if self._whole is not None and paged is not None and len(ids) <= NATIVE_TOKENS:
-            return self._whole.forward(ids, paged)
-        turn = rotation(self._inv_freq, ctx.positions)
+        turn = rotation(self.inv_freq, ctx.positions)
         hidden = self.embedding.embed(ids)
         for layer in self.layers:
             hidden = layer(hidden, turn, ctx)
         return self.norm(hidden)
-
-    def _native_decoder(self, native: Library) -> NativeDecoder:
-        layers = [layer.weights() for layer in self.layers]
-        table, norm = self.embedding.table, self.norm.weight
-        return NativeDecoder(native, table, layers, norm, self._inv_freq, self.spec.rms_eps)
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Steps in one native call, and larger ones with native parts, against the torch path."""
+"""Steps in one native call against the torch path."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from radixserve.attention.cpu import CpuAttention
 from radixserve.attention.native import NativeAttention
 from radixserve.kernels.cpu.library import Library
 from radixserve.layers.context import ForwardContext
-from radixserve.models.decoder import NATIVE_TOKENS, Decoder, attention_shape
-from radixserve.models.registry import load_model
+from radixserve.models.decoder import attention_shape
+from radixserve.models.registry import Model, load_model
 from radixserve.models.spec import read_spec
 from radixserve.weights import source
 from tests import tiny
@@ -22,7 +22,7 @@ from tests import tiny
 PAGE = 4
 
 
-def load(folder: pathlib.Path, dtype: torch.dtype, native: Library | None) -> Decoder:
+def load(folder: pathlib.Path, dtype: torch.dtype, native: Library | None) -> Model:
     origin = source.resolve(str(folder))
     return load_model(origin, read_spec(origin), dtype, torch.device("cpu"), native)
 
@@ -30,12 +30,13 @@ def load(folder: pathlib.Path, dtype: torch.dtype, native: Library | None) -> De
 class Session:
     """A model, its cache and one sequence of tokens."""
 
-    def __init__(self, model: Decoder, backend: type[CpuAttention] | type[NativeAttention]) -> None:
+    def __init__(self, model: Model, backend: type[CpuAttention] | type[NativeAttention]) -> None:
         shape = attention_shape(model.spec)
         size = (64, PAGE, shape.num_kv_heads, shape.head_dim)
         self.model = model
         self.k, self.v = (
-            [torch.zeros(size, dtype=model.dtype) for _ in model.layers] for _ in range(2)
+            [torch.zeros(size, dtype=model.dtype) for _ in range(shape.num_layers)]
+            for _ in range(2)
         )
         self.attention: AttentionBackend = backend(shape, PAGE, self.k, self.v)
 
@@ -47,7 +48,7 @@ class Session:
                 positions=np.array([begin], np.int32),
                 lengths=np.array([len(ids)], np.int32),
                 page_indptr=np.array([0, pages], np.int32),
-                page_indices=np.arange(pages, dtype=np.int32)[::-1].copy(),
+                page_indices=63 - np.arange(pages, dtype=np.int32),
             )
         )
         positions = torch.arange(begin, begin + len(ids))
@@ -75,9 +76,9 @@ def test_steps_of_every_size_are_the_torch_paths(
     folder = tiny.make_model(tmp_path, arch, **settings)
     ours = Session(load(folder, dtype, native), NativeAttention)
     torchs = Session(load(folder, dtype, None), CpuAttention)
-    ids = tiny.prompt(NATIVE_TOKENS + 40)
+    ids = tiny.prompt(80)
     begin = 0
-    for n in (NATIVE_TOKENS + 6, 1, 7, 2):  # the first multiplies in torch, the rest are one call
+    for n in (70, 1, 7, 2):
         got = ours.step(begin, ids[begin : begin + n])
         wanted = torchs.step(begin, ids[begin : begin + n])
         got_logits, wanted_logits = ours.model.logits(got), torchs.model.logits(wanted)
@@ -104,3 +105,21 @@ def test_an_id_that_no_row_of_the_table_has_is_refused(
     for bad in (-1, 128):
         with pytest.raises(IndexError):
             session.step(0, [bad])
+
+
+def test_native_parameters_need_native_attention(native: Library, tmp_path: pathlib.Path) -> None:
+    session = Session(load(tiny.make_model(tmp_path), torch.float32, native), CpuAttention)
+    with pytest.raises(ValueError, match="native attention"):
+        session.step(0, [1])
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_step_gives_the_same_bits_whole_and_in_parts(
+    native: Library, tmp_path: pathlib.Path, tied: bool
+) -> None:
+    model = load(tiny.make_model(tmp_path, tied=tied), torch.bfloat16, native)
+    ids = tiny.prompt(150)
+    whole, parts = (Session(model, NativeAttention) for _ in range(2))
+    wanted = whole.step(0, ids)
+    got = [parts.step(begin, ids[begin:end]) for begin, end in ((0, 90), (90, 91), (91, 150))]
+    assert torch.equal(torch.cat(got), wanted)

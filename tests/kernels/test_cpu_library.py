@@ -12,6 +12,7 @@ import torch
 
 from radixserve.kernels.cpu import library, ops
 from radixserve.kernels.cpu.library import Library
+from radixserve.kernels.cpu.packed import pack
 
 LOAD = """
 import logging, sys
@@ -49,7 +50,7 @@ def test_an_unknown_path_changes_nothing(native: Library) -> None:
 
 
 def test_the_number_of_threads_changes_no_bit(native: Library) -> None:
-    x, weight = torch.randn(9, 70), torch.randn(300, 70)
+    x, weight = torch.randn(600, 70), pack(torch.randn(300, 70))
     results = []
     for threads in (1, 2, 5):
         native.set_threads(threads)
@@ -59,7 +60,7 @@ def test_the_number_of_threads_changes_no_bit(native: Library) -> None:
 
 
 def test_callers_from_many_threads_do_not_mix(native: Library) -> None:
-    x, weight = torch.randn(4, 64), torch.randn(512, 64)
+    x, weight = torch.randn(4, 64), pack(torch.randn(512, 64))
     expected = ops.linear(native, x, weight)
     wrong: list[int] = []
 

@@ -71,6 +71,12 @@ RS_API void rs_linear(const rs::Linear* a) {
     rs::run_linear(*a);
 }
 
+RS_API void rs_gather(const void* table, const int64_t* ids, void* out, int64_t rows, int64_t in,
+                      int32_t dtype) {
+    Lock lock(rs::running());
+    rs::run_gather(table, ids, out, rows, in, dtype);
+}
+
 RS_API void rs_rms_norm(const rs::Norm* a, int64_t rows) {
     Lock lock(rs::running());
     rs::run_norm(*a, rows);
@@ -79,11 +85,6 @@ RS_API void rs_rms_norm(const rs::Norm* a, int64_t rows) {
 RS_API void rs_rotary(const rs::Rotary* a, int64_t tokens) {
     Lock lock(rs::running());
     rs::run_rotary(*a, tokens);
-}
-
-RS_API void rs_silu_mul(const void* x, void* y, int64_t rows, int64_t size, int32_t dtype) {
-    Lock lock(rs::running());
-    rs::run_silu_mul(x, y, rows, size, dtype);
 }
 
 RS_API rs::AttentionPlan* rs_plan_new(const rs::Shape* shape) {

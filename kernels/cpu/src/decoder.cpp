@@ -62,10 +62,9 @@ void run_decoder(const Model& model, AttentionPlan& plan, const void* const* k_c
     const int64_t heads_size = q_size + 2 * shape.num_kv_heads * shape.head_dim;
     const Buffers to = buffers(model, shape, m);
     const auto norm = [&](const void* weight, void* normed) {
-        run_norm({to.hidden, nullptr, weight, nullptr, normed, hidden, model.eps, model.dtype}, m);
+        run_norm({to.hidden, weight, normed, hidden, model.eps, model.dtype}, m);
     };
-    run_gather(model.embedding, ids, to.hidden, m,
-               hidden * static_cast<int64_t>(size_of(model.dtype)));
+    run_gather(model.embedding, ids, to.hidden, m, hidden, model.dtype);
     angles(model, plan, to);
     for (int64_t i = 0; i < model.num_layers; ++i) {
         const Layer& layer = model.layers[i];

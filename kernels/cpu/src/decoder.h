@@ -7,7 +7,8 @@
 
 namespace rs {
 
-// Weights as torch holds them: [out, in], rows of q, k, v (gate, up) one after another. Null: absent.
+// Matrices are packed, of [out, in] with the rows of q, k, v one after another, gate_up gated (types.h).
+// Null: absent.
 struct Layer {
     const void* input_norm;
     const void* qkv;
@@ -28,7 +29,7 @@ struct Model {
     float eps;
     int32_t dtype;
     const float* inv_freq;  // [head_dim / 2]
-    const void* embedding;  // [vocab, hidden_size]
+    const void* embedding;  // of [vocab, hidden_size], packed
     const void* norm;
     const Layer* layers;
 };

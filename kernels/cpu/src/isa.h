@@ -1,5 +1,5 @@
 // One instruction set's kernels. Its translation unit opens a namespace, defines RS_NAME,
-// kLanes, kTile (inputs at once in a matrix product), kQueries and kValueVectors (queries and value
+// kLanes, kTile (rows at once in a matrix product), kQueries and kValueVectors (queries and value
 // columns at once in attention), as its registers allow, and includes this.
 #include "vec.h"
 #include "linear.h"
@@ -8,6 +8,6 @@
 #include "scan.h"
 
 static const Kernels kTable = {
-    RS_NAME, linear, prepare, rms_norm, rotary, silu_mul, attend_scratch, attend, finish, scan,
+    RS_NAME, linear, prepare, rms_norm, rotary, attend_scratch, attend, finish, scan,
     weigh, exp_sum,
 };

@@ -5,7 +5,7 @@
 namespace rs {
 namespace {
 constexpr int kLanes = 8;
-constexpr int kTile = 2;
+constexpr int kTile = 3;
 constexpr int kQueries = 2;
 constexpr int kValueVectors = 2;
 #define RS_NAME "avx2"

@@ -5,7 +5,7 @@
 namespace rs {
 namespace {
 constexpr int kLanes = 16;
-constexpr int kTile = 4;
+constexpr int kTile = 8;
 constexpr int kQueries = 4;
 constexpr int kValueVectors = 4;
 #define RS_NAME "avx512_bf16"

@@ -5,7 +5,7 @@
 namespace rs {
 namespace {
 constexpr int kLanes = 4;
-constexpr int kTile = 4;
+constexpr int kTile = 3;
 constexpr int kQueries = 2;
 constexpr int kValueVectors = 4;
 #define RS_NAME "neon"

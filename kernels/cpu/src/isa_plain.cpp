@@ -4,7 +4,7 @@
 namespace rs {
 namespace {
 constexpr int kLanes = 4;
-constexpr int kTile = 2;
+constexpr int kTile = 1;
 constexpr int kQueries = 2;
 constexpr int kValueVectors = 4;
 #define RS_NAME "plain"

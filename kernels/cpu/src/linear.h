@@ -1,141 +1,156 @@
-// Matrix products for few rows; included inside the namespace of an instruction set.
+// Matrix products on packed weights; included inside the namespace of an instruction set.
 //
-// An output is one chain of fused multiply-adds along the inputs, kLanes of them side by side, then
-// one tree of additions. The blocking below decides how many chains run at once and never what is
-// in one, so a row's result does not depend on how many rows there are.
+// A weight lies in panels of kPanel rows, a step of the inputs after another: a vector holds the
+// same inputs of neighbouring outputs, so an output is one lane, one chain of additions along the
+// inputs, and nothing is summed across lanes. The blocking decides how many rows share a load and
+// never what is in a chain: a row's result does not depend on how many rows there are.
 
-template <class W, class X>
-struct FloatChain {  // weights and inputs widened to float32
-    typedef W Weight;
-    typedef X Input;
-    static constexpr int kStep = kLanes;
-    typedef vf Part;
-    RS_INLINE Part read(const float* from) { return load(from); }
-    RS_INLINE Part read(const uint16_t* from) { return load(from); }
-    template <class T>
-    RS_INLINE Part read_some(const T* from, int64_t n) {
-        return load_some(from, n);
+constexpr int kVectors = kPanel / kLanes;  // of a panel's outputs
+
+#define RS_UNROLL _Pragma("GCC unroll 16")
+
+// float32 weights. kDepth: inputs of a step; kStride: elements of weight of a step.
+template <class W>
+struct FloatChain {
+    typedef float Weight;
+    typedef float Input;
+    static constexpr int kDepth = 1, kStride = kPanel;
+
+    template <int M>
+    RS_INLINE void step(vf* sum, const Weight* w, const Input* x, int64_t in) {
+        RS_UNROLL
+        for (int v = 0; v < kVectors; ++v) {
+            const vf row = load(w + v * kLanes);
+            RS_UNROLL
+            for (int j = 0; j < M; ++j)
+                sum[j * kVectors + v] = row * x[j * in] + sum[j * kVectors + v];
+        }
     }
-    RS_INLINE vf add(vf sum, Part a, Part b) { return a * b + sum; }
+    template <int M>
+    RS_INLINE void last(vf*, const Weight*, const Input*, int64_t) {}
+};
+
+// bfloat16 weights in pairs of inputs, widened where they are used; inputs already wide.
+template <>
+struct FloatChain<uint16_t> {
+    typedef uint16_t Weight;
+    typedef float Input;
+    static constexpr int kDepth = 2, kStride = 2 * kPanel;
+
+    RS_INLINE vu pairs(const Weight* w, int v) {
+        vu both;
+        __builtin_memcpy(&both, w + v * 2 * kLanes, sizeof both);
+        return both;
+    }
+    template <int M>
+    RS_INLINE void step(vf* sum, const Weight* w, const Input* x, int64_t in) {
+        last<M>(sum, w, x, in);
+        RS_UNROLL
+        for (int v = 0; v < kVectors; ++v) {
+            const vf row = (vf)(pairs(w, v) & 0xffff0000u);
+            RS_UNROLL
+            for (int j = 0; j < M; ++j)
+                sum[j * kVectors + v] = row * x[j * in + 1] + sum[j * kVectors + v];
+        }
+    }
+    template <int M>
+    RS_INLINE void last(vf* sum, const Weight* w, const Input* x, int64_t in) {
+        RS_UNROLL
+        for (int v = 0; v < kVectors; ++v) {
+            const vf row = (vf)(pairs(w, v) << 16);
+            RS_UNROLL
+            for (int j = 0; j < M; ++j)
+                sum[j * kVectors + v] = row * x[j * in] + sum[j * kVectors + v];
+        }
+    }
 };
 
 #ifdef __AVX512BF16__
 struct PairChain {  // both bfloat16: two products a lane and step
     typedef uint16_t Weight;
     typedef uint16_t Input;
-    static constexpr int kStep = 32;
-    typedef __m512i Part;
-    RS_INLINE Part read(const uint16_t* from) { return _mm512_loadu_si512(from); }
-    RS_INLINE Part read_some(const uint16_t* from, int64_t n) {
-        return _mm512_maskz_loadu_epi16(static_cast<__mmask32>((1u << n) - 1), from);
+    static constexpr int kDepth = 2, kStride = 2 * kPanel;
+
+    RS_INLINE void add(vf* sum, const __m512i* rows, int32_t pair) {
+        const __m512bh both = (__m512bh)_mm512_set1_epi32(pair);
+        RS_UNROLL
+        for (int v = 0; v < kVectors; ++v)
+            sum[v] = (vf)_mm512_dpbf16_ps((__m512)sum[v], (__m512bh)rows[v], both);
     }
-    RS_INLINE vf add(vf sum, Part a, Part b) {
-        return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
+    template <int M>
+    RS_INLINE void step(vf* sum, const Weight* w, const Input* x, int64_t in) {
+        __m512i rows[kVectors];
+        RS_UNROLL
+        for (int v = 0; v < kVectors; ++v) rows[v] = _mm512_loadu_si512(w + v * 2 * kLanes);
+        RS_UNROLL
+        for (int j = 0; j < M; ++j) {
+            int32_t pair;
+            __builtin_memcpy(&pair, x + j * in, sizeof pair);
+            add(sum + j * kVectors, rows, pair);
+        }
+    }
+    template <int M>
+    RS_INLINE void last(vf* sum, const Weight* w, const Input* x, int64_t in) {
+        __m512i rows[kVectors];
+        for (int v = 0; v < kVectors; ++v) rows[v] = _mm512_loadu_si512(w + v * 2 * kLanes);
+        RS_UNROLL
+        for (int j = 0; j < M; ++j) add(sum + j * kVectors, rows, x[j * in]);
     }
 };
 #endif
 
-// out[j * kOutChunk + i] for R weight rows i and M inputs j.
-template <class Chain, int R, int M>
-RS_INLINE void tile(const typename Chain::Weight* w, const typename Chain::Input* x, int64_t in,
-                    float* out) {
-    constexpr int kChains = R * M;
-    constexpr int kPadded = (kChains + kLanes - 1) / kLanes * kLanes;
-    vf sum[kPadded];
-    clear<kPadded>(sum);
-    int64_t k = 0;
-    for (; k + Chain::kStep <= in; k += Chain::kStep) {
-        typename Chain::Part part[M];
-#pragma GCC unroll 16
-        for (int j = 0; j < M; ++j) part[j] = Chain::read(x + j * in + k);
-#pragma GCC unroll 16
-        for (int i = 0; i < R; ++i) {
-            const typename Chain::Part row = Chain::read(w + i * in + k);
-#pragma GCC unroll 16
-            for (int j = 0; j < M; ++j) sum[j * R + i] = Chain::add(sum[j * R + i], row, part[j]);
-        }
+// Memory asked for while a tile computes: `step` bytes for each step of the inputs.
+struct Ahead {
+    const char* from;
+    int64_t step;
+};
+
+// sums[j * kPanel + i]: output i of the panel w for input j of M.
+template <class Chain, int M>
+static void tile(const typename Chain::Weight* w, const typename Chain::Input* x, int64_t in,
+                 Ahead ahead, float* sums) {
+    vf sum[M * kVectors];
+    clear<M * kVectors>(sum);
+    const int64_t steps = in / Chain::kDepth;
+    for (int64_t k = 0; k < steps; ++k) {
+        __builtin_prefetch(ahead.from, 0, 2);
+        __builtin_prefetch(ahead.from + ahead.step / 2, 0, 2);
+        ahead.from += ahead.step;
+        Chain::template step<M>(sum, w, x, in);
+        w += Chain::kStride;
+        x += Chain::kDepth;
     }
-    if (k < in) {
-        for (int i = 0; i < R; ++i) {
-            const typename Chain::Part row = Chain::read_some(w + i * in + k, in - k);
-            for (int j = 0; j < M; ++j)
-                sum[j * R + i] =
-                    Chain::add(sum[j * R + i], row, Chain::read_some(x + j * in + k, in - k));
-        }
-    }
-    float room[kPadded];
-#pragma GCC unroll 16
-    for (int i = 0; i < kPadded; i += kLanes) {
-        Butterfly<kLanes / 2>::sum(sum + i);
-        store(room + i, sum[i]);
-    }
-    for (int j = 0; j < M; ++j)
-        __builtin_memcpy(out + j * kOutChunk, room + j * R, sizeof(float) * R);
+    if (in % Chain::kDepth != 0) Chain::template last<M>(sum, w, x, in);
+    RS_UNROLL
+    for (int i = 0; i < M * kVectors; ++i) store(sums + i * kLanes, sum[i]);
 }
 
-// Few rows at once and asking ahead reads weights as fast as memory gives them (measured with one
-// input: 24 GB/s of a core's 24; 16 rows at once without asking 17, 4 rows without asking 12).
-constexpr int64_t kAhead = 4096;
-
-// As tile for any number of inputs m, R weight rows at a time: they stay in the nearest cache while
-// the inputs go by.
-template <class Chain, int R>
-static void strip(const typename Chain::Weight* w, const typename Chain::Input* x, int64_t in,
-                  int64_t m, float* out) {
-    const char* ahead = reinterpret_cast<const char*>(w) + kAhead;
-    const int64_t bytes = R * in * static_cast<int64_t>(sizeof *w);
-    for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(ahead + line);
-    int64_t j = 0;
-    for (; j + kTile <= m; j += kTile) tile<Chain, R, kTile>(w, x + j * in, in, out + j * kOutChunk);
-    const auto* rest = x + j * in;
-    float* to = out + j * kOutChunk;
-    switch (m - j) {
-        case 3:
-            tile<Chain, R, 3>(w, rest, in, to);
-            break;
-        case 2:
-            tile<Chain, R, 2>(w, rest, in, to);
-            break;
-        case 1:
-            tile<Chain, R, 1>(w, rest, in, to);
-            break;
-        default:
-            break;
+template <class Chain, int M>
+static void some_rows(int64_t m, const typename Chain::Weight* w, const typename Chain::Input* x,
+                      int64_t in, Ahead ahead, float* sums) {
+    if constexpr (M > 1) {
+        if (m < M) return some_rows<Chain, M - 1>(m, w, x, in, ahead, sums);
     }
+    tile<Chain, M>(w, x, in, ahead, sums);
 }
 
-template <class Chain>
-static void panel(const typename Chain::Weight* w, const typename Chain::Input* x, int64_t in,
-                  int64_t outs, int64_t m, float* out) {
-    int64_t i = 0;
-    for (; i + 4 <= outs; i += 4) strip<Chain, 4>(w + i * in, x, in, m, out + i);
-    for (; i < outs; ++i) strip<Chain, 1>(w + i * in, x, in, m, out + i);
+RS_INLINE vf biased(vf value, const Linear& a, int64_t place, int64_t n) {
+    if (a.bias == nullptr) return value;
+    return value + (a.weight_type == kBFloat16
+                        ? load_upto(static_cast<const uint16_t*>(a.bias) + place, n)
+                        : load_upto(static_cast<const float*>(a.bias) + place, n));
 }
 
-constexpr int64_t kInputBlock = 64;
-
+// sums: of one row and panel, whose first output is `first`.
 template <class Y>
-static void finish_row(const Linear& a, const float* sums, const float* up_sums, int64_t row,
-                       int64_t first, int64_t n) {
+static void finish_row(const Linear& a, const float* sums, int64_t row, int64_t first, int64_t n) {
     Y* y = static_cast<Y*>(a.y) + row * a.out + first;
     const Y* residual =
         a.residual ? static_cast<const Y*>(a.residual) + row * a.out + first : nullptr;
     for (int64_t i = 0; i < n; i += kLanes) {
-        vf value = load(sums + i);
-        if (a.bias != nullptr) {
-            const int64_t place = first + i;
-            value += a.weight_type == kBFloat16
-                         ? load_upto(static_cast<const uint16_t*>(a.bias) + place, n - i)
-                         : load_upto(static_cast<const float*>(a.bias) + place, n - i);
-        }
+        vf value = biased(load(sums + i), a, first + i, n - i);
         if (a.gated) {
-            vf up = load(up_sums + i);
-            if (a.bias != nullptr) {
-                const int64_t place = a.out + first + i;
-                up += a.weight_type == kBFloat16
-                          ? load_upto(static_cast<const uint16_t*>(a.bias) + place, n - i)
-                          : load_upto(static_cast<const float*>(a.bias) + place, n - i);
-            }
+            const vf up = biased(load(sums + kPanel / 2 + i), a, a.out + first + i, n - i);
             // Rounded as the two halves would be if they were stored.
             value = silu(kept_as(value, y)) * kept_as(up, y);
         }
@@ -144,25 +159,38 @@ static void finish_row(const Linear& a, const float* sums, const float* up_sums,
     }
 }
 
+// With one tile of rows memory is the limit, and what is about to be used is asked for; with more,
+// the next panel is, spread over the tiles of this one, so that none of them waits.
+constexpr int64_t kAhead = 8192;
+
 template <class Chain>
-static void linear_in(const Linear& a, int64_t first, int64_t last) {
-    const auto* w = static_cast<const typename Chain::Weight*>(a.weight);
+static void linear_in(const Linear& a, const LinearPart& part) {
     const auto* x = static_cast<const typename Chain::Input*>(a.x);
-    const int64_t n = last - first;
-    alignas(64) float sums[kInputBlock * kOutChunk];
-    alignas(64) float up_sums[kInputBlock * kOutChunk];
-    for (int64_t begin = 0; begin < a.m; begin += kInputBlock) {
-        const int64_t m = a.m - begin < kInputBlock ? a.m - begin : kInputBlock;
-        panel<Chain>(w + first * a.in, x + begin * a.in, a.in, n, m, sums);
-        if (a.gated)
-            panel<Chain>(w + (a.out + first) * a.in, x + begin * a.in, a.in, n, m, up_sums);
-        for (int64_t row = 0; row < m; ++row) {
-            const float* from = sums + row * kOutChunk;
-            const float* up_from = up_sums + row * kOutChunk;
-            if (a.y_type == kBFloat16)
-                finish_row<uint16_t>(a, from, up_from, begin + row, first, n);
-            else
-                finish_row<float>(a, from, up_from, begin + row, first, n);
+    const int64_t steps = (a.in + Chain::kDepth - 1) / Chain::kDepth;
+    const int64_t size = steps * Chain::kStride, width = panel_width(a);
+    const int64_t bytes = size * static_cast<int64_t>(sizeof(typename Chain::Weight));
+    const int64_t tiles = (part.last_row - part.first_row + kTile - 1) / kTile;
+    alignas(64) float sums[kTile * kPanel];
+    for (int64_t panel = part.first_panel; panel < part.last_panel; ++panel) {
+        const auto* w = static_cast<const typename Chain::Weight*>(a.weight) + panel * size;
+        const char* begin = reinterpret_cast<const char*>(w);
+        const int64_t first = panel * width, n = a.out - first < width ? a.out - first : width;
+        int64_t row = part.first_row;
+        for (int64_t left = tiles; left > 0; --left) {
+            const int64_t m = (part.last_row - row + left - 1) / left;
+            Ahead ahead{begin + kAhead, bytes / steps};
+            if (tiles > 1) {
+                const bool is_last = panel + 1 == part.last_panel;
+                ahead = {begin + (is_last ? 0 : bytes + (tiles - left) * (bytes / tiles)),
+                         is_last ? 0 : bytes / steps / tiles};
+            }
+            some_rows<Chain, kTile>(m, w, x + row * a.in, a.in, ahead, sums);
+            for (int64_t j = 0; j < m; ++j, ++row) {
+                if (a.y_type == kBFloat16)
+                    finish_row<uint16_t>(a, sums + j * kPanel, row, first, n);
+                else
+                    finish_row<float>(a, sums + j * kPanel, row, first, n);
+            }
         }
     }
 }
@@ -187,12 +215,12 @@ static const void* prepare(const Linear& a, float* room) {
     return room;
 }
 
-static void linear(const Linear& a, int64_t first, int64_t last) {
+static void linear(const Linear& a, const LinearPart& part) {
 #ifdef __AVX512BF16__
-    if (takes_pairs(a)) return linear_in<PairChain>(a, first, last);
+    if (takes_pairs(a)) return linear_in<PairChain>(a, part);
 #endif
     if (a.weight_type == kBFloat16)
-        linear_in<FloatChain<uint16_t, float>>(a, first, last);
+        linear_in<FloatChain<uint16_t>>(a, part);
     else
-        linear_in<FloatChain<float, float>>(a, first, last);
+        linear_in<FloatChain<float>>(a, part);
 }

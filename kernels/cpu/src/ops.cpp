@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "pool.h"
 
@@ -19,6 +20,23 @@ void over_rows(int64_t rows, Body&& body) {
     });
 }
 
+// Rows that a thread takes through a panel: their inputs stay in its own cache from panel to panel.
+constexpr int64_t kRowBlock = 256;
+
+// Calls body(first, last) for shares of 0 .. units - 1: large ones first, to be told of seldom and
+// to read memory in order, small ones last, so that the threads end together.
+template <class Body>
+void in_shares(int64_t units, Body&& body) {
+    const int64_t among = 2 * threads();
+    if (among == 2) return body(0, units);
+    std::vector<int64_t> begins{0};
+    while (begins.back() < units)
+        begins.push_back(begins.back() + std::max<int64_t>(1, (units - begins.back()) / among));
+    parallel_for(static_cast<int64_t>(begins.size()) - 1, [&](int64_t share, int) {
+        body(begins[static_cast<size_t>(share)], begins[static_cast<size_t>(share) + 1]);
+    });
+}
+
 }  // namespace
 
 void run_linear(const Linear& asked) {
@@ -28,8 +46,15 @@ void run_linear(const Linear& asked) {
     if (a.x_type == kBFloat16)
         room = static_cast<float*>(scratch(0, 0, static_cast<size_t>(a.m * a.in) * sizeof(float)));
     a.x = with.prepare(a, room);
-    parallel_for((a.out + kOutChunk - 1) / kOutChunk, [&](int64_t chunk, int) {
-        with.linear(a, chunk * kOutChunk, std::min(a.out, (chunk + 1) * kOutChunk));
+    const int64_t width = panel_width(a), panels = (a.out + width - 1) / width;
+    const int64_t blocks = (a.m + kRowBlock - 1) / kRowBlock;
+    in_shares(blocks * panels, [&](int64_t first, int64_t last) {
+        while (first < last) {
+            const int64_t block = first / panels, begin = first % panels;
+            const int64_t end = std::min(panels, begin + last - first);
+            with.linear(a, {a.m * block / blocks, a.m * (block + 1) / blocks, begin, end});
+            first += end - begin;
+        }
     });
 }
 
@@ -41,19 +66,20 @@ void run_rotary(const Rotary& a, int64_t tokens) {
     over_rows(tokens, [&](int64_t first, int64_t last) { kernels().rotary(a, first, last); });
 }
 
-void run_silu_mul(const void* x, void* y, int64_t rows, int64_t size, int32_t dtype) {
+void run_gather(const void* table, const int64_t* ids, void* out, int64_t rows, int64_t in,
+                int32_t dtype) {
+    // A step of a panel is four bytes a row: one float32 or two bfloat16.
+    const int64_t bytes = in * static_cast<int64_t>(size_of(dtype)), steps = (bytes + 3) / 4;
     over_rows(rows, [&](int64_t first, int64_t last) {
-        for (int64_t row = first; row < last; ++row)
-            kernels().silu_mul(at(x, row * 2 * size, dtype), at(y, row * size, dtype), size,
-                               dtype);
+        for (int64_t row = first; row < last; ++row) {
+            const int64_t place = ids[row] / kPanel * steps * kPanel + ids[row] % kPanel;
+            const char* from = static_cast<const char*>(table) + place * 4;
+            char* to = static_cast<char*>(out) + row * bytes;
+            for (int64_t step = 0; step < bytes / 4; ++step)
+                std::memcpy(to + step * 4, from + step * kPanel * 4, 4);
+            if (bytes % 4 != 0) std::memcpy(to + bytes - 2, from + (steps - 1) * kPanel * 4, 2);
+        }
     });
-}
-
-void run_gather(const void* table, const int64_t* ids, void* out, int64_t rows, int64_t bytes) {
-    for (int64_t row = 0; row < rows; ++row)
-        std::memcpy(static_cast<char*>(out) + row * bytes,
-                    static_cast<const char*>(table) + ids[row] * bytes,
-                    static_cast<size_t>(bytes));
 }
 
 }  // namespace rs

@@ -10,7 +10,8 @@ namespace rs {
 void run_linear(const Linear& a);
 void run_norm(const Norm& a, int64_t rows);
 void run_rotary(const Rotary& a, int64_t tokens);
-void run_silu_mul(const void* x, void* y, int64_t rows, int64_t size, int32_t dtype);
-void run_gather(const void* table, const int64_t* ids, void* out, int64_t rows, int64_t bytes);
+// out: [rows, in], the rows `ids` of a packed table of [.., in].
+void run_gather(const void* table, const int64_t* ids, void* out, int64_t rows, int64_t in,
+                int32_t dtype);
 
 }  // namespace rs

@@ -1,30 +1,20 @@
-// Operations on single rows: norm, rotary, activation; included inside the namespace of an
+// Operations on single rows: norm, rotary; included inside the namespace of an
 // instruction set.
 
 template <class T>
 static void rms_norm_row(const Norm& a, int64_t row) {
     const T* x = static_cast<const T*>(a.x) + row * a.size;
-    const T* residual = a.residual ? static_cast<const T*>(a.residual) + row * a.size : nullptr;
     const T* weight = static_cast<const T*>(a.weight);
-    T* total = a.total ? static_cast<T*>(a.total) + row * a.size : nullptr;
     T* normed = static_cast<T*>(a.normed) + row * a.size;
-    // The sum goes through `normed` where nobody wants it kept: x may be read twice.
     vf squares = {};
     for (int64_t i = 0; i < a.size; i += kLanes) {
-        vf v = load_upto(x + i, a.size - i);
-        if (residual != nullptr) {
-            v = kept_as(v + load_upto(residual + i, a.size - i), x);
-            store_upto((total != nullptr ? total : normed) + i, v, a.size - i);
-        } else if (total != nullptr) {
-            store_upto(total + i, v, a.size - i);
-        }
+        const vf v = load_upto(x + i, a.size - i);
         squares += v * v;
     }
-    const T* from = residual == nullptr ? x : total != nullptr ? total : normed;
     const float scale =
         1.0f / __builtin_sqrtf(sum_of(squares) / static_cast<float>(a.size) + a.eps);
     for (int64_t i = 0; i < a.size; i += kLanes) {
-        const vf v = load_upto(from + i, a.size - i) * scale;
+        const vf v = load_upto(x + i, a.size - i) * scale;
         store_upto(normed + i, v * load_upto(weight + i, a.size - i), a.size - i);
     }
 }
@@ -89,17 +79,4 @@ static void rotary(const Rotary& a, int64_t first, int64_t last) {
         else
             rotary_token<float>(a, token);
     }
-}
-
-template <class T>
-static void silu_mul_row(const T* x, T* y, int64_t n) {
-    for (int64_t i = 0; i < n; i += kLanes)
-        store_upto(y + i, silu(load_upto(x + i, n - i)) * load_upto(x + n + i, n - i), n - i);
-}
-
-static void silu_mul(const void* x, void* y, int64_t n, int32_t dtype) {
-    if (dtype == kBFloat16)
-        silu_mul_row(static_cast<const uint16_t*>(x), static_cast<uint16_t*>(y), n);
-    else
-        silu_mul_row(static_cast<const float*>(x), static_cast<float*>(y), n);
 }

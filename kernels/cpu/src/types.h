@@ -18,8 +18,14 @@ inline void* at(void* base, int64_t index, int32_t dtype) {
     return static_cast<char*>(base) + index * static_cast<int64_t>(size_of(dtype));
 }
 
-// y = x @ weight.T + bias. x: [m, in]. weight: [out, in]. bias: [out] or null. y: [m, out].
-// gated: weight is [2 * out, in], gate first, and y = silu(gate) * up.
+constexpr int64_t kPanel = 32;  // rows of weight that lie together
+
+// y = x @ weight.T + bias. x: [m, in]. weight: of [out, in], packed. bias: [out] or null.
+// y: [m, out].
+// Packed: panels of kPanel rows one after another, the last filled up with zeros, each
+// [in, kPanel] in float32 and [ceil(in / 2), kPanel, 2] in bfloat16.
+// gated: weight is of [2 * out, in], gate first, and y = silu(gate) * up; a panel holds kPanel / 2
+// rows of gate, then the same rows of up.
 // residual: [m, out] in y's type or null, added after y has been rounded (may be y itself).
 struct Linear {
     const void* x;
@@ -31,14 +37,16 @@ struct Linear {
     int32_t x_type, weight_type, y_type, gated;
 };
 
-constexpr int64_t kOutChunk = 32;  // output columns that one chunk computes
+inline int64_t panel_width(const Linear& a) { return a.gated ? kPanel / 2 : kPanel; }
 
-// total = x + residual (where there is one), normed = total / rms(total) * weight.
+struct LinearPart {
+    int64_t first_row, last_row, first_panel, last_panel;
+};
+
+// normed = x / rms(x) * weight, each row of `size`.
 struct Norm {
     const void* x;
-    const void* residual;
     const void* weight;
-    void* total;  // null: not wanted
     void* normed;
     int64_t size;
     float eps;
@@ -116,12 +124,11 @@ struct Best {
 
 struct Kernels {
     const char* name;
-    void (*linear)(const Linear&, int64_t first_out, int64_t last_out);
+    void (*linear)(const Linear&, const LinearPart&);
     // x as the linear kernel reads it: room for m * in floats, or x itself.
     const void* (*prepare)(const Linear&, float* room);
     void (*rms_norm)(const Norm&, int64_t first_row, int64_t last_row);
     void (*rotary)(const Rotary&, int64_t first_token, int64_t last_token);
-    void (*silu_mul)(const void* x, void* y, int64_t n, int32_t dtype);  // one row
     int64_t (*attend_scratch)(const Attend&, int32_t most);  // bytes; most: tokens * KV heads
     void (*attend)(const Attend&, const AttendItem&, void* scratch);
     void (*finish)(const Attend&, const AttendItem&, void* scratch);  // states of a row to out

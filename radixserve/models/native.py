@@ -1,0 +1,72 @@
+"""A decoder that computes in the native library: a whole step is one call.
+
+Owns: the packed parameters. Must not know: pages, requests, how the library computes.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from radixserve.kernels.cpu import ops
+from radixserve.kernels.cpu.library import Library
+from radixserve.kernels.cpu.packed import pack
+from radixserve.kernels.cpu.paged import LayerWeights, NativeDecoder
+from radixserve.layers.context import ForwardContext
+from radixserve.models.decoder import Decoder, DecoderLayer
+
+
+class NativeModel:
+    """Token ids to hidden states to logits, as Decoder, for float32 and bfloat16 on the CPU."""
+
+    def __init__(self, decoder: Decoder, library: Library) -> None:
+        """Takes a filled decoder apart: a matrix is packed and its plain form let go, so memory
+        peaks at the model and one layer, or the embedding. `decoder` is of no use afterwards."""
+        self.spec, self.dtype = decoder.spec, decoder.dtype
+        self._library = library
+        head, table = decoder.embedding.head, decoder.embedding.table
+        norm, inv_freq = decoder.norm.weight, decoder.inv_freq
+        del decoder.embedding
+        packed = pack(table)
+        self._head = packed if head is table else pack(head)
+        del head, table
+        layers = []
+        while decoder.layers:
+            layers.append(_packed(decoder.layers.pop(0)))
+        self._steps = NativeDecoder(library, packed, layers, norm, inv_freq, self.spec.rms_eps)
+
+    @torch.inference_mode()
+    def forward(self, ids: torch.Tensor, ctx: ForwardContext) -> torch.Tensor:
+        """One pass over the tokens of a step, whose K and V go into the cache of ctx.attention.
+
+        ids: [tokens] int64. Returns [tokens, hidden_size], the final norm done. Raises ValueError
+        where the attention is not native, IndexError for an id that the table lacks.
+        """
+        paged = ctx.attention.paged
+        if paged is None:
+            raise ValueError("native parameters need native attention")
+        return self._steps.forward(ids, paged)
+
+    @torch.inference_mode()
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """hidden: [k, hidden_size]. Returns [k, vocab_size] float32, never rounded: in bfloat16
+        logits of 25 are an eighth apart and tie."""
+        return ops.linear(self._library, hidden, self._head, dtype=torch.float32)
+
+
+def _packed(layer: DecoderLayer) -> LayerWeights:
+    attention, feed_forward = layer.attention, layer.feed_forward
+    q_norm, k_norm = attention.q_norm, attention.k_norm
+    return LayerWeights(
+        input_norm=layer.input_norm.weight,
+        post_norm=layer.post_norm.weight,
+        gate_up=pack(feed_forward.gate_up.weight, gated=True),
+        gate_up_bias=feed_forward.gate_up.bias,
+        down=pack(feed_forward.down.weight),
+        down_bias=feed_forward.down.bias,
+        qkv=pack(attention.qkv.weight),
+        qkv_bias=attention.qkv.bias,
+        q_norm=None if q_norm is None else q_norm.weight,
+        k_norm=None if k_norm is None else k_norm.weight,
+        output=pack(attention.output.weight),
+        output_bias=attention.output.bias,
+    )
