@@ -7,9 +7,10 @@ expressions are run. A parameter whose effect does not exist yet raises NotImple
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from radixserve.lang.choices import ChoicesMethod, token_length_normalized
+from radixserve.lang.constraints import constraint
 from radixserve.lang.ir import Chain, Expr, Gen, RoleBegin, RoleEnd, Select, items
 from radixserve.lang.sampling import Sampling, refuse_later, stop_texts, token_ids
 
@@ -40,15 +41,40 @@ def gen(  # noqa: PLR0913 - the compatible surface
     choices_method: ChoicesMethod | None = None,
     regex: str | None = None,
     json_schema: object = None,
+    *,
+    ebnf: str | None = None,
+    choice: Iterable[str] | None = None,
+    structural_tag: str | dict[str, Any] | None = None,
+    json_object: bool | None = None,
+    whitespace: Literal["fixed", "bounded"] | None = None,
+    constraint_mode: Literal["enforce", "validate"] | None = None,
 ) -> Expr:
     """Let the model write; the text becomes variable `name`. None means run()'s default.
 
     The text ends before a stop text, at an end token or after max_tokens tokens. n > 1 samples n
     texts for one prompt: the variable is their list and the state goes on from the first.
     choices makes it a select(), which no sampling parameter fits.
+
+    regex, json_schema (text, a dict or a pydantic model), ebnf, choice (one of these texts),
+    structural_tag, json_object, dtype: at most one; the whole text matches it. Where max_tokens is
+    not enough the meta information says truncated. dtype (int, float, str, bool) is SGLang's: a
+    regex for such a value, whose text, not itself, is the variable; a str stands in quotes.
+    whitespace: blanks around JSON's punctuation, one spelling or up to 8. constraint_mode:
+    "validate" enforces what can be, and the meta information has constraint_violations.
     """
     _check_name(name)
-    refuse_later(stop_regex=stop_regex, dtype=dtype, regex=regex, json_schema=json_schema)
+    refuse_later(stop_regex=stop_regex)
+    bound = constraint(
+        dtype=dtype,
+        regex=regex,
+        json_schema=json_schema,
+        ebnf=ebnf,
+        choice=choice,
+        structural_tag=structural_tag,
+        json_object=json_object,
+        whitespace=whitespace,
+        constraint_mode=constraint_mode,
+    )
     sampling = Sampling(
         max_new_tokens=max_tokens,
         min_new_tokens=min_tokens,
@@ -66,6 +92,7 @@ def gen(  # noqa: PLR0913 - the compatible surface
         logprob_start_len=logprob_start_len,
         top_logprobs_num=top_logprobs_num,
         return_text_in_logprobs=return_text_in_logprobs,
+        **bound,
     )
     if choices is not None:
         method = choices_method or token_length_normalized
@@ -132,12 +159,32 @@ def assistant_end() -> Expr:
     return RoleEnd("assistant")
 
 
-def gen_int(*_: Any, **__: Any) -> NoReturn:
-    raise NotImplementedError("gen_int is not implemented yet: it needs structured output")
+def gen_int(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    n: int | None = None,
+    stop: str | Iterable[str] | None = None,
+    stop_token_ids: Iterable[int] | None = None,
+    **sampling: Any,
+) -> Expr:
+    """gen() of the text of a whole number; sampling: further arguments of gen()."""
+    return gen(
+        name, max_tokens, n=n, stop=stop, stop_token_ids=stop_token_ids, dtype=int, **sampling
+    )
 
 
-def gen_string(*_: Any, **__: Any) -> NoReturn:
-    raise NotImplementedError("gen_string is not implemented yet: it needs structured output")
+def gen_string(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    n: int | None = None,
+    stop: str | Iterable[str] | None = None,
+    stop_token_ids: Iterable[int] | None = None,
+    **sampling: Any,
+) -> Expr:
+    """gen() of letters, digits and blanks in double quotes, which are part of the text."""
+    return gen(
+        name, max_tokens, n=n, stop=stop, stop_token_ids=stop_token_ids, dtype=str, **sampling
+    )
 
 
 def image(*_: Any, **__: Any) -> NoReturn:

@@ -15,7 +15,10 @@ _BESIDE = ("return_logprob", "logprob_start_len", "top_logprobs_num", "return_te
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """None means: not said here. An empty tuple means: none."""
+    """None means: not said here. An empty tuple means: none.
+
+    regex to constraint_mode: of lang.constraints; more_stop: texts to stop at beside `stop`.
+    """
 
     max_new_tokens: int | None = None
     min_new_tokens: int | None = None
@@ -33,6 +36,15 @@ class Sampling:
     logprob_start_len: int | None = None
     top_logprobs_num: int | None = None
     return_text_in_logprobs: bool | None = None
+    regex: str | None = None
+    json_schema: str | dict[str, Any] | bool | None = None
+    ebnf: str | None = None
+    choice: tuple[str, ...] | None = None
+    structural_tag: str | dict[str, Any] | None = None
+    json_object: bool | None = None
+    whitespace: str | None = None
+    constraint_mode: str | None = None
+    more_stop: tuple[str, ...] = ()
 
     def over(self, defaults: Sampling) -> Sampling:
         """These values, and those of `defaults` where nothing was said."""
@@ -52,6 +64,7 @@ class Sampling:
 
     def _said(self) -> dict[str, Any]:
         said = {field.name: getattr(self, field.name) for field in fields(self)}
+        said["stop"] = (*(self.stop or ()), *said.pop("more_stop"))
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in said.items()
@@ -92,7 +105,7 @@ def run_defaults(given: RunDefaults) -> Sampling:
     refuse_later(stop_regex=values.pop("stop_regex", None) or None)
     values["stop"] = stop_texts(values.get("stop"))
     values["stop_token_ids"] = token_ids(values.get("stop_token_ids"))
-    unknown = set(values) - {field.name for field in fields(Sampling)}
+    unknown = set(values) - set(RunDefaults.__annotations__)
     if unknown:
         raise TypeError(f"unknown sampling argument {sorted(unknown)[0]!r}")
     return Sampling(**values).over(_NEUTRAL)
