@@ -29,7 +29,7 @@ TEMPLATE = "{text}"
 PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _BOUNDS = frozenset({"max_tokens", "max_completion_tokens"})
 _CONSTRAINTS = frozenset(
-    {"response_format", "regex", "ebnf", "structural_tag", "structured_outputs"}
+    {"response_format", "regex", "ebnf", "choice", "structural_tag", "structured_outputs"}
     | {"guided_json", "guided_regex", "guided_choice", "guided_grammar"}
 )
 
@@ -40,12 +40,14 @@ Body = dict[str, Any]
 class Defaults:
     """What holds where a line says nothing itself.
 
-    fields: of a body, by their OpenAI names. template: text with {field} in it, for records. seed:
+    fields: of a body, by their OpenAI names. options: more fields where the constraint is the one
+    of here. template: text with {field} in it, for records. seed:
     each line gets one of its own, derived from it and the line's number.
     """
 
     fields: Body = field(default_factory=dict)
     constraint: Constraint | None = None
+    options: Body = field(default_factory=dict)
     template: str = TEMPLATE
     seed: int | None = None
 
@@ -73,7 +75,7 @@ def ask_of(value: Body, number: int, defaults: Defaults, *, has_chat: bool) -> A
     if _BOUNDS & body.keys():
         added.pop("max_tokens", None)
     if defaults.constraint is not None and not _CONSTRAINTS & body.keys():
-        added |= constraint_fields(defaults.constraint)
+        added |= constraint_fields(defaults.constraint) | defaults.options
     if defaults.seed is not None:
         added["seed"] = derive_seed(defaults.seed, number)
     body = added | body
@@ -86,15 +88,11 @@ def ask_of(value: Body, number: int, defaults: Defaults, *, has_chat: bool) -> A
 
 def constraint_fields(constraint: Constraint) -> Body:
     """The fields of a body that ask for `constraint`."""
-    match constraint.kind:
-        case "json_schema":
-            schema = json.loads(constraint.value)
-            form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
-            return {"response_format": form}
-        case "choice":
-            return {"structured_outputs": {"choice": json.loads(constraint.value)}}
-        case kind:
-            return {kind: constraint.value}
+    if constraint.kind == "json_schema":
+        form = {"name": "answer", "schema": json.loads(constraint.value)}
+        return {"response_format": {"type": "json_schema", "json_schema": form}}
+    is_list = constraint.kind == "choice"
+    return {constraint.kind: json.loads(constraint.value) if is_list else constraint.value}
 
 
 def _openai(value: Body) -> tuple[str, Body]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import jsonschema
 import pytest
 
 from tests.e2e.test_process import wait_until
@@ -53,7 +54,7 @@ def documents(path: pathlib.Path, count: int) -> pathlib.Path:
 def test_200_documents_killed_half_way_and_resumed(tiny_model, tmp_path) -> None:
     source = documents(tmp_path / "in.jsonl", DOCUMENTS)
     output = tmp_path / "out.jsonl"
-    flags = ("--max-tokens", 24, "--seed", 3, "--prompt-template", "Read: {text}", "--window", 16)
+    flags = ("--max-tokens", 16, "--seed", 3, "--prompt-template", "Read: {text}", "--window", 16)
     first = subprocess.Popen(command(tiny_model, source, output, *flags), stderr=subprocess.DEVNULL)
 
     def lines() -> int:
@@ -100,6 +101,29 @@ def test_standard_input_and_openai_lines(tiny_model, tmp_path) -> None:
     reply = found["response"]["body"]
     assert reply["model"] == "tiny"
     assert reply["usage"]["completion_tokens"] <= 4
+
+
+def test_every_answer_matches_the_schema(tiny_model, tmp_path) -> None:
+    source = tmp_path / "in.jsonl"
+    own = {"prompt": "the", "choice": ["fox", "dog"]}
+    rows = [{"text": f"the fox {i}"} for i in range(20)]
+    source.write_text("".join(json.dumps(row) + "\n" for row in [*rows, own]))
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 8}, "is_dog": {"type": "boolean"}},
+        "required": ["name", "is_dog"],
+        "additionalProperties": False,
+    }
+    (tmp_path / "schema.json").write_text(json.dumps(schema))
+    output = tmp_path / "out.jsonl"
+    ran = run(tiny_model, source, output, "--schema", tmp_path / "schema.json", "--max-tokens", 60)
+    assert ran.returncode == 0, ran.stderr
+    *found, last = rows_of(output)
+    assert len(found) == 20
+    for row in found:
+        jsonschema.validate(row["value"], schema)
+        assert json.loads(row["text"]) == row["value"]
+    assert last["text"] in ("fox", "dog")
 
 
 @pytest.mark.parametrize(
