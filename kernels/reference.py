@@ -42,6 +42,11 @@ def attend(
     page_indptr: Tensor,
     page_indices: Tensor,
     scale: float,
+    *,
+    window: int = 0,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    kv_scales: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Causal attention of ragged queries over paged KV; decode, extend and mixed alike.
 
@@ -50,6 +55,10 @@ def attend(
     qo_indptr: [rows + 1], the tokens of row r are qo_indptr[r] .. qo_indptr[r + 1] - 1.
     kv_lens: [rows], tokens in the row's KV, the row's own queries being the last of them.
     page_indptr: [rows + 1], page_indices: [page_indptr[-1]]: each row's page table.
+    window: a query sees that many tokens, itself the last; 0 sees all. softcap: a score s becomes
+    softcap * tanh(s / softcap); 0 is off. sinks: [num_qo_heads], a score of each head that takes
+    its share of the softmax and has no value. kv_scales: two of [num_kv_heads] float32, what the
+    cache holds times which is K and V; None is 1.
     Returns [tokens, num_qo_heads, head_dim] in q's dtype.
 
     Example: kv_len 10 with 2 queries: the first sees tokens 0 .. 8, the second 0 .. 9.
@@ -61,10 +70,20 @@ def attend(
         pages = page_indices[int(page_indptr[row]) : int(page_indptr[row + 1])].long()
         k = k_cache[pages].flatten(0, 1)[:kv_len].float().repeat_interleave(group, dim=1)
         v = v_cache[pages].flatten(0, 1)[:kv_len].float().repeat_interleave(group, dim=1)
+        if kv_scales is not None:
+            k = k * kv_scales[0].repeat_interleave(group)[:, None]
+            v = v * kv_scales[1].repeat_interleave(group)[:, None]
         scores = torch.einsum("qhd,khd->hqk", q[begin:end].float(), k) * scale
+        if softcap:
+            scores = softcap * torch.tanh(scores / softcap)
         place = torch.arange(kv_len - (end - begin), kv_len, device=q.device)
-        hidden = torch.arange(kv_len, device=q.device)[None, :] > place[:, None]
-        weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+        age = place[:, None] - torch.arange(kv_len, device=q.device)[None, :]
+        hidden = (age < 0) | (age >= window) if window else age < 0
+        scores = scores.masked_fill(hidden, float("-inf"))
+        if sinks is not None:
+            own = sinks.float()[:, None, None].expand(-1, end - begin, 1)
+            scores = torch.cat((scores, own), dim=-1)
+        weights = scores.softmax(-1)[..., :kv_len]
         out[begin:end] = torch.einsum("hqk,khd->qhd", weights, v).to(q.dtype)
     return out
 
@@ -96,6 +115,23 @@ def silu_mul(x: Tensor) -> Tensor:
     """silu(gate) * up. x: [..., 2 * inner], gate first. Returns [..., inner]."""
     gate, up = x.chunk(2, dim=-1)
     return torch.nn.functional.silu(gate) * up
+
+
+def gelu_mul(x: Tensor) -> Tensor:
+    """gelu(gate) * up, gelu in its tanh form. x: [..., 2 * inner], gate first. [..., inner]."""
+    gate, up = x.chunk(2, dim=-1)
+    return torch.nn.functional.gelu(gate, approximate="tanh") * up
+
+
+def apply_mask(logits: Tensor, bits: Tensor) -> Tensor:
+    """logits with -inf where a bit is 0.
+
+    logits: [rows, vocab]. bits: [rows, ceil(vocab / 32)] int32, token 32 * i + j in bit j of word
+    i. Returns [rows, vocab].
+    """
+    ids = torch.arange(logits.shape[1], device=logits.device)
+    legal = (bits[:, ids // 32] >> (ids % 32)) & 1
+    return logits.masked_fill(legal == 0, float("-inf"))
 
 
 def filtered_probs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -24,3 +25,8 @@ def native(request: pytest.FixtureRequest) -> Iterator[Library]:
     yield loaded
     loaded.set_threads(1)
     loaded.use(best)
+
+
+# The interpreter of Triton must be chosen before Triton is imported, so these files run in a pytest
+# process of their own, which test_interpreter.py starts.
+collect_ignore_glob = [] if os.environ.get("TRITON_INTERPRET") == "1" else ["test_triton_*.py"]

@@ -1,0 +1,157 @@
+"""Attention by the Triton kernels.
+
+Owns: which kernel a step takes and the step's arrays on the device. Must not know: how a kernel
+computes, models, requests. With TRITON_INTERPRET=1 set before Triton is imported it runs on a CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from radixserve.attention.base import AttentionInputs, AttentionShape
+from radixserve.attention.geometry import token_slots
+from radixserve.errors import ConfigError
+from radixserve.kernels.cpu.paged import PagedAttention
+from radixserve.kernels.triton.attend_decode import attend_decode, choose_splits
+from radixserve.kernels.triton.attend_extend import DeviceWork, attend_extend, queries_in_tile
+from radixserve.kernels.triton.attend_shared import attend_shared, small_tile
+from radixserve.kernels.triton.launch import is_interpreted
+from radixserve.kernels.triton.store_kv import store_kv
+from radixserve.kernels.triton.terms import Terms, Tile
+from radixserve.kernels.triton.work import Work, cut
+from radixserve.plan import Int32
+
+ALIGNED = 4  # int32s: slices of the staged buffer start on 16 bytes
+INTERPRETED_PROCESSORS = 2
+ITEMS_PER_PROCESSOR = 4
+
+
+class TritonAttention:
+    """AttentionBackend for float32, bfloat16 and float16, with shared-prefix groups.
+
+    A step of one token a row and no groups is attended by attend_decode, any other by one launch of
+    attend_extend, or by attend_shared where rows share prefixes.
+    """
+
+    shares_prefixes = True
+    paged: PagedAttention | None = None
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        page_size: int,
+        k_cache: list[torch.Tensor],
+        v_cache: list[torch.Tensor],
+    ) -> None:
+        """k_cache, v_cache: one [pages, page_size, num_kv_heads, head_dim] for each layer.
+
+        Raises ConfigError where the kernels cannot run on the caches' device.
+        """
+        self._device = k_cache[0].device
+        if self._device.type != "cuda" and not is_interpreted():
+            raise ConfigError(
+                f"attention backend 'triton' needs a GPU, not {self._device.type} (on a CPU it "
+                "runs under Triton's interpreter alone: TRITON_INTERPRET=1)"
+            )
+        self._processors = INTERPRETED_PROCESSORS
+        if self._device.type == "cuda":
+            properties = torch.cuda.get_device_properties(self._device)
+            self._processors = properties.multi_processor_count
+        self._terms = Terms(scale=shape.scale)
+        self._dtype = k_cache[0].dtype
+        self._group = shape.num_qo_heads // shape.num_kv_heads
+        self._num_kv_heads = shape.num_kv_heads
+        self._head_dim = shape.head_dim
+        self._page_size = page_size
+        self._k_cache = k_cache
+        self._v_cache = v_cache
+        self._small = small_tile(self._group, self._head_dim, self._dtype)
+        self._tile: Tile | None = None
+
+    def plan(self, inputs: AttentionInputs) -> None:
+        slots = token_slots(inputs, self._page_size).astype(np.int32)
+        if not inputs.shared and (inputs.lengths == 1).all():
+            self._plan_decode(inputs, slots)
+        else:
+            self._plan_work(inputs, slots)
+
+    def _plan_decode(self, inputs: AttentionInputs, slots: Int32) -> None:
+        kv_lens = inputs.positions + 1
+        arrays = (slots, inputs.page_indptr, inputs.page_indices, kv_lens)
+        self._slots, self._page_indptr, self._page_indices, self._kv_lens = self._stage(arrays)
+        longest = int(kv_lens.max(initial=0))
+        counts = (len(kv_lens), self._num_kv_heads)
+        self._splits = choose_splits(*counts, longest, self._processors)
+        self._tile = None
+
+    def _plan_work(self, inputs: AttentionInputs, slots: Int32) -> None:
+        sharing = [int(inputs.lengths[list(group.rows)].sum()) for group in inputs.shared]
+        longest = max(int(inputs.lengths.max(initial=1)), *sharing, 1)
+        self._tile, queries = queries_in_tile(longest, self._group, self._head_dim, self._dtype)
+        self._is_shared = bool(inputs.shared) and self._small is not None
+        wanted = ITEMS_PER_PROCESSOR * self._processors // self._num_kv_heads
+        work = cut(
+            inputs.positions,
+            inputs.lengths,
+            inputs.page_indptr,
+            inputs.shared,
+            page_size=self._page_size,
+            queries=queries,
+            few=self._small.rows // self._group if self._is_shared and self._small else 0,
+            wanted=wanted,
+        )
+        starts = np.cumsum(inputs.lengths) - inputs.lengths
+        positions = np.arange(len(slots)) + np.repeat(inputs.positions - starts, inputs.lengths)
+        self._slots, self._work = self._stage_work(slots, positions, inputs.page_indices, work)
+
+    def _stage_work(
+        self, slots: Int32, positions: Int32, page_indices: Int32, work: Work
+    ) -> tuple[torch.Tensor, DeviceWork]:
+        arrays = (slots, positions, page_indices, work.firsts, work.counts, work.queries)
+        first, places, indices, firsts, counts, queries = self._stage(arrays)
+        arrays = (work.parts, work.tables, work.begins, work.ends, work.merged, work.merge_indptr)
+        parts, tables, begins, ends, merged, merge_indptr = self._stage(arrays)
+        return first, DeviceWork(
+            positions=places,
+            indices=indices,
+            firsts=firsts,
+            counts=counts,
+            queries=queries,
+            parts=parts,
+            tables=tables,
+            begins=begins,
+            ends=ends,
+            merged=merged,
+            merge_indptr=merge_indptr,
+            part_count=work.part_count,
+            large=work.large,
+        )
+
+    def _stage(self, arrays: Sequence[Int32]) -> list[torch.Tensor]:
+        """The arrays on the device as int32, by one transfer."""
+        begins = np.cumsum([0] + [-(-len(array) // ALIGNED) * ALIGNED for array in arrays])
+        buffer = np.zeros(int(begins[-1]), np.int32)
+        for begin, array in zip(begins.tolist(), arrays):
+            buffer[begin : begin + len(array)] = array
+        moved = torch.from_numpy(buffer).to(self._device)
+        return [moved[b : b + len(array)] for b, array in zip(begins.tolist(), arrays)]
+
+    def run(self, layer_id: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        caches = (self._k_cache[layer_id], self._v_cache[layer_id])
+        store_kv(*caches, k, v, self._slots)
+        if self._tile is None:
+            tables = (self._page_indptr, self._page_indices, self._kv_lens)
+            out = attend_decode(q, *caches, *tables, self._terms, splits=self._splits)
+        elif self._is_shared and self._small is not None:
+            tiles = (self._tile, self._small)
+            out = attend_shared(
+                q, *caches, self._work, self._terms, tiles, processors=self._processors
+            )
+        else:
+            out = attend_extend(
+                q, *caches, self._work, self._terms, self._tile, processors=self._processors
+            )
+        return out.flatten(1)

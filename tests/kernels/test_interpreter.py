@@ -1,0 +1,27 @@
+"""Every Triton kernel against the reference, in a process that runs Triton's interpreter."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("triton")
+HERE = pathlib.Path(__file__).parent
+
+
+def test_kernels_are_the_reference_under_the_interpreter() -> None:
+    files = sorted(str(path) for path in HERE.glob("test_triton_*.py"))
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *files],
+        cwd=HERE.parent.parent,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert ran.returncode == 0, ran.stdout[-6000:] + ran.stderr[-2000:]
+    assert "skipped" not in ran.stdout
