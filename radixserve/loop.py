@@ -31,6 +31,7 @@ from radixserve.plan import StepPlan, StepResult
 from radixserve.scheduler.outputs import finished
 from radixserve.scheduler.scheduler import Scheduler
 from radixserve.wire import codec
+from radixserve.wire.cache import TreeNode
 from radixserve.wire.channels import EngineChannel, ZmqEngine
 from radixserve.wire.messages import (
     Abort,
@@ -198,12 +199,17 @@ class Loop:
         return ()
 
     def _control(self, message: Control) -> list[FromEngine]:
-        flushed = 0
+        cache = self._scheduler.cache
+        flushed, stats = 0, None
+        tree: list[TreeNode] = []
         if message.op == "stop":
             self._stopping = True
         elif message.op == "flush":
-            flushed = self._scheduler.flush()
-        return [ControlReply(message.id, self._gauges(), flushed)]
+            flushed = cache.flush()
+        elif message.op == "cache":
+            stats = cache.stats()
+            tree = cache.listing(message.namespace, message.depth, message.limit)
+        return [ControlReply(message.id, self._gauges(), flushed, stats, tree)]
 
 
 class Heart:

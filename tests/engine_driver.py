@@ -153,6 +153,6 @@ class EngineDriver:
         gauges = self.scheduler.gauges()
         assert (gauges.running, gauges.waiting, gauges.locked_tokens) == (0, 0, 0)
         assert gauges.free_tokens + gauges.evictable_tokens == gauges.kv_tokens
-        self.scheduler.flush()
+        self.cache.flush()
         self.cache.audit()
         assert self.cache.free_pages == self.cache.total_pages

@@ -33,10 +33,12 @@ def explain(tree: RadixTree, root: Node, key: bytes, cap: int) -> CacheReport:
     common, other = _beside(found, key[whole : min(whole + tree.stride, cap * 4)], tree.stride)
     if whole // 4 + common > matched:
         return CacheReport(matched=matched, reason="pending")
-    lost = tree.lost.find(root.namespace, key, matched * 4, cap * 4)
+    lost = tree.lost.find(root.namespace, key, matched * 4)
     if lost is None:
         return CacheReport(matched=matched, reason="never", other=other)
-    return CacheReport(matched=matched, reason=lost.cause, other=other, lost=lost.tokens - matched)
+    return CacheReport(
+        matched=matched, reason=lost.cause, other=other, lost=min(lost.tokens, cap) - matched
+    )
 
 
 def _beside(found: Match, probe: bytes, stride: int) -> tuple[int, int | None]:

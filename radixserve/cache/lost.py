@@ -46,26 +46,24 @@ class LostPages:
         while len(causes) > self._capacity:
             causes.popitem(last=False)
 
-    def find(self, namespace: str, key: bytes, pos: int, cap: int) -> Lost | None:
-        """The longest beginning of key[:cap] that has been there and reaches past `pos`.
-
-        pos, cap: in bytes; everything up to the page border at or before `pos` is in the tree.
-        """
+    def find(self, namespace: str, key: bytes, pos: int) -> Lost | None:
+        """The longest beginning of the key that has been there and reaches past byte `pos`, at
+        least the whole pages before which are in the tree."""
         stride, mark = self._stride, hash(namespace)
         found: Lost | None = None
-        for at in range(0, cap - stride + 1, stride):
+        for at in range(0, len(key) - stride + 1, stride):
             mark = hash((mark, key[at : at + stride]))
             if at + stride > pos and (cause := self._causes.get(mark)) is not None:
                 found = Lost((at + stride) // 4, cause)
         border = pos - pos % stride if found is None else found.tokens * 4
-        return self._part(namespace, key, border, max(pos, border), cap) or found
+        return self._part(namespace, key, border, max(pos, border)) or found
 
-    def _part(self, namespace: str, key: bytes, border: int, pos: int, cap: int) -> Lost | None:
+    def _part(self, namespace: str, key: bytes, border: int, pos: int) -> Lost | None:
         """The same of a page that was published before it was full; it begins at `border`."""
         mark = hash(namespace)
         for at in range(0, border, self._stride):
             mark = hash((mark, key[at : at + self._stride]))
-        for end in range(min(cap, border + self._stride - 4), pos, -4):
+        for end in range(min(len(key), border + self._stride - 4), pos, -4):
             cause = self._causes.get(hash((mark, key[border:end])))
             if cause is not None:
                 return Lost(end // 4, cause)

@@ -84,6 +84,7 @@ class Outputs:
             cached_tokens=request.cached_tokens,
             computed_tokens=request.computed_tokens,
             queue_seconds=request.queue_seconds,
+            cache=request.cache_report,
             code="" if refusal is None else refusal.code,
             message="" if refusal is None else refusal.message,
             param=None if refusal is None else refusal.param,

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from radixserve.cache.prefix import PrefixCache
+from radixserve.log import logger
 from radixserve.scheduler.admission import reserved_pages
 from radixserve.scheduler.request import Request
+from radixserve.wire.cache import CacheReport
 
 
 class RequestPages:
@@ -31,13 +35,26 @@ class RequestPages:
         reserve = 0
         if others:
             reserve = reserved_pages([*others, request], self._reserve, self._cache.page_size)
+        report = self._report(request)  # first, since acquire may evict what it tells of
         request.lease = self._cache.acquire(
             request.message.namespace,
             request.key,
             limit=request.match_limit,
             reserve_pages=reserve,
         )
-        return request.lease is not None
+        if request.lease is None:
+            return False
+        if report is not None and request.lease.matched < report.matched:
+            matched = request.lease.matched
+            report = msgspec.structs.replace(report, matched=matched, reason="no_room", other=None)
+        request.cache_report = report
+        return True
+
+    def _report(self, request: Request) -> CacheReport | None:
+        message = request.message
+        if not message.explain or request.cache_report is not None:
+            return request.cache_report
+        return self._cache.explain(message.namespace, message.prompt, request.match_limit)
 
     def commit(self, request: Request, length: int, written: int) -> None:
         """Publish tokens [0, length); the step being planned computes those from written on."""
@@ -53,6 +70,8 @@ class RequestPages:
             # The last sampled token has no KV unless a launched step went on past it.
             computed = min(request.computed, request.known_len)
             self.commit(request, computed, computed)
+            if request.message.warm and not self._cache.keep_warm(request.lease):
+                logger.warning("a prompt of %d tokens is too much to keep warm", request.prompt_len)
             self.drop(request)
 
     def drop(self, request: Request) -> None:

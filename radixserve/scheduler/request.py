@@ -20,6 +20,7 @@ import numpy as np
 from radixserve.guide import Guide
 from radixserve.plan import Int32, SlotId
 from radixserve.scheduler.finish import Ending, FinishCheck
+from radixserve.wire.cache import CacheReport
 from radixserve.wire.messages import FinishReason, Generate
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Request:
         "after_prefill",
         "arrival",
         "arrived_at",
+        "cache_report",
         "cached_tokens",
         "check",
         "computed",
@@ -96,6 +98,7 @@ class Request:
         self.in_flight = 0  # launched steps that name this request
         self.sampling = 0  # of those, the ones that sample
         self.scored = message.prompt_logprobs_start  # next prompt token to score
+        self.cache_report: CacheReport | None = None  # of the first admission
         self.cached_tokens = 0
         self.computed_tokens = 0
         self.overtaken = 0

@@ -42,7 +42,10 @@ from radixserve.wire.messages import (
 
 
 class Scheduler:
-    """context_len, vocab_size: of the model. stop_ids: its end tokens. token_bytes: id to bytes."""
+    """context_len, vocab_size: of the model. stop_ids: its end tokens. token_bytes: id to bytes.
+
+    cache: may be asked between two verbs.
+    """
 
     def __init__(
         self,
@@ -61,7 +64,7 @@ class Scheduler:
                 "beside decoding requests"
             )
         self._config = config
-        self._cache = cache
+        self.cache = self._cache = cache
         self._pages = RequestPages(cache, config.reserve)
         self._context_len = context_len
         self._vocab_size = vocab_size
@@ -124,10 +127,6 @@ class Scheduler:
         if request is None:
             return []
         return [self._end(request, Ending(FinishReason.ABORT))]
-
-    def flush(self) -> int:
-        """Drop what no request holds from the cache; returns the tokens freed."""
-        return self._cache.flush()
 
     def plan(self) -> StepPlan | None:
         """The next step; None when no row can be made before a launched step is applied."""

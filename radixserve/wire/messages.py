@@ -16,6 +16,7 @@ from typing import Literal
 
 import msgspec
 
+from radixserve.wire.cache import CacheReport, CacheStats, TreeNode
 from radixserve.wire.params import Constraint, SamplingParams
 
 
@@ -40,6 +41,8 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     prompt_logprobs: likewise for prompt tokens from prompt_logprobs_start on.
     namespace: requests share KV only within one namespace.
     constraint: what the output must match, in the form that grammar.check returns.
+    explain: Finished tells where the match of the prompt ended, and why. warm: when it ends, its
+    prompt is kept first against eviction, as far as there is room for warm ones.
     """
 
     rid: str
@@ -52,6 +55,8 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     priority: int = 0
     program: ProgramRef | None = None
     constraint: Constraint | None = None
+    explain: bool = False
+    warm: bool = False
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
@@ -61,10 +66,17 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
 
 
 class Control(msgspec.Struct, frozen=True, tag="control"):
-    """flush: drop every unlocked cached token. stats: answer the gauges. stop: end the loop."""
+    """flush: drop every unlocked cached token. stats: answer the gauges. stop: end the loop.
+
+    cache: answer what the cache says of itself, and with limit > 0 its tree: `limit` nodes at most,
+    `depth` edges down, of one namespace or (None) of all.
+    """
 
     id: str
-    op: Literal["flush", "stats", "stop"]
+    op: Literal["flush", "stats", "stop", "cache"]
+    namespace: str | None = None
+    depth: int = 0
+    limit: int = 0
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
@@ -132,7 +144,7 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     that a grammar left no choice about and that were not sampled. cached_tokens: prompt tokens
     found in the cache at first admission. computed_tokens: prompt tokens computed for this request.
     queue_seconds: from its arrival in the engine to its first admission; 0 where it never was.
-    code, message, param: of an error.
+    cache: of its first admission, where it was asked for. code, message, param: of an error.
     """
 
     rid: str
@@ -146,6 +158,7 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     cached_tokens: int = 0
     computed_tokens: int = 0
     queue_seconds: float = 0.0
+    cache: CacheReport | None = None
     code: str = ""
     message: str = ""
     param: str | None = None
@@ -194,11 +207,13 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
 
 class ControlReply(msgspec.Struct, frozen=True, tag="reply"):
-    """Answer to Control. flushed: tokens freed by a flush."""
+    """Answer to Control. flushed: tokens freed by a flush. cache, tree: see Control."""
 
     id: str
     gauges: Gauges
     flushed: int = 0
+    cache: CacheStats | None = None
+    tree: list[TreeNode] = []
 
 
 class Stats(msgspec.Struct, frozen=True, tag="stats"):

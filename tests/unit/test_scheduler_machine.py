@@ -88,7 +88,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule()
     def flush(self) -> None:
-        self.driver.scheduler.flush()
+        self.driver.cache.flush()
 
     @invariant()
     def budget_kept(self) -> None:
