@@ -1,12 +1,14 @@
 """rs.Grammar: questions about a constraint that need no model.
 
 Owns: how Python values name a constraint, whether a text is one of its outputs. Must not know:
-tokens, requests.
+tokens, requests. Torch and the grammar engine are loaded only for grammars that begin with
+themselves.
 """
 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 from radixserve.errors import InvalidRequest
 from radixserve.grammar import check, report
 from radixserve.grammar.report import Report
+from radixserve.grammar.track import Track
 from radixserve.wire.params import Constraint, ConstraintKind, Whitespace
 
 
@@ -107,6 +110,24 @@ def _text_of_schema(schema: Any) -> str:
 
 @lru_cache(maxsize=32)
 def _reader(constraint: Constraint) -> Callable[[bytes], bool]:
+    grammar = check.grammar(constraint)
+    track = Track.of(grammar)
+    if track is None:
+        return _compiled(constraint)
+    lock = threading.Lock()  # a track is for one thread at a time
+
+    def accepts(text: bytes) -> bool:
+        with lock:
+            state = track.start.walk(text)
+        if state is not None and state.lost:
+            return _compiled(constraint)(text)
+        return state is not None and state.may_end
+
+    return accepts
+
+
+@lru_cache(maxsize=8)
+def _compiled(constraint: Constraint) -> Callable[[bytes], bool]:
     from radixserve.grammar.bytewise import reader  # brings torch
 
     return reader(check.grammar(constraint))

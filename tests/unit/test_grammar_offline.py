@@ -111,6 +111,7 @@ def test_checking_brings_no_torch():
     code = (
         "import sys, radixserve as rs\n"
         "assert rs.Grammar.check({'type': 'string'}).accepted\n"
+        "assert rs.Grammar.accepts({'type': 'string'}, '\"a\"')\n"
         "print(sorted(sys.modules.keys() & {'torch', 'xgrammar', 'transformers', 'zmq'}))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
