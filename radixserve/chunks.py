@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from radixserve.errors import request_error
+from radixserve.metrics.trail import NOBODY, Origin
 from radixserve.text.incremental import Detokenizer
 from radixserve.text.renderer import Renderer
+from radixserve.wire.cache import CacheReport
 from radixserve.wire.messages import (
     Finished,
     FinishReason,
@@ -29,7 +31,10 @@ class Request:
     """A prompt in ids and what is wanted of it.
 
     prompt: int32 little-endian bytes. params.n outputs are made, each a request of its own
-    in the engine. rid: "" draws one. constraint: as grammar.check returned it.
+    in the engine. rid: "" draws one. constraint: as grammar.check returned it. timeout_s: seconds
+    from its submission until it is ended, whatever it waits for; None: none. origin: who asks.
+    explain_cache: Finish tells why no more of the prompt was cached. warm: keep the prompt in the
+    cache first.
     """
 
     prompt: bytes
@@ -42,6 +47,10 @@ class Request:
     priority: int = 0
     program: ProgramRef | None = None
     constraint: Constraint | None = None
+    timeout_s: float | None = None
+    origin: Origin = NOBODY
+    explain_cache: bool = False
+    warm: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +85,7 @@ class Finish:
 
     truncated: a constrained output was cut short by max_new_tokens, and ended as its constraint
     allows. violations: where the text was validated; the gateway leaves that to the dialects.
+    cache: where it was asked for.
     """
 
     reason: FinishReason
@@ -84,6 +94,7 @@ class Finish:
     usage: Usage
     truncated: bool = False
     violations: tuple[Violation, ...] | None = None
+    cache: CacheReport | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +178,7 @@ class OutputText:
                 forced_tokens=finished.forced_tokens,
             ),
             truncated=finished.truncated,
+            cache=finished.cache,
         )
 
 

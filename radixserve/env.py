@@ -37,11 +37,16 @@ def native_library() -> pathlib.Path | None:
     return pathlib.Path(value) if value else None
 
 
-def of_engine() -> dict[str, str]:
+def log_format() -> str:
+    """RADIXSERVE_LOG_FORMAT: how log lines look (text, json) where no flag says it."""
+    return os.environ.get("RADIXSERVE_LOG_FORMAT", "text")
+
+
+def of_engine(log_format: str) -> dict[str, str]:
     """The environment of an engine process: this one's, with OpenMP threads that sleep when idle.
 
     They spin by default, which is no faster here and stops everything when another program (or the
     front) wants one of few cores: a prefill of 2,048 tokens on a busy 2-core machine took 32 s, and
     2.0 s without spinning. OMP_WAIT_POLICY, where it is set, is left alone.
     """
-    return {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
+    return {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, "RADIXSERVE_LOG_FORMAT": log_format}

@@ -27,10 +27,12 @@ class RequestError(RadixServeError):
     """One request cannot be served. Ends that request and disturbs no other.
 
     status: HTTP status to answer with. code: a stable word for programs. param: the field at fault.
+    retry_after: seconds after which trying again may help; None: it will not.
     """
 
     status = 400
     code = "invalid_request"
+    retry_after: float | None = None
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -55,6 +57,7 @@ class QueueFull(RequestError):
 
     status = 429
     code = "queue_full"
+    retry_after = 1.0
 
 
 class Cancelled(RequestError):

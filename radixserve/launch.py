@@ -33,6 +33,7 @@ from radixserve.wire.channels import FrontChannel, MemoryFront, ZmqFront
 from radixserve.wire.messages import Control, Ready, Setup
 
 KILL_AFTER = 5.0
+HANG_SECONDS = 20.0
 
 
 class Child(Watched, Protocol):
@@ -122,6 +123,7 @@ class Site:
             config=msgspec.json.encode(config),
             token_bytes=list(tokenizer.token_bytes),
             stop_ids=sorted({*tokenizer.eos_ids, *spec.eos_ids}),
+            tokenizer=tokenizer.to_engine(),
         )
         return cls(config, renderer, codec.encode([setup]), inline)
 
@@ -163,10 +165,27 @@ class Launched:
         channel, ready, self._child = await self._site.start()
         await self.gateway.attach(channel, ready, self._child)
 
-    async def close(self) -> None:
-        """Stop the engine and free everything; open requests end with EngineDead."""
-        await self.gateway.close()
-        await asyncio.to_thread(self._child.end, KILL_AFTER)
+    async def failure(self) -> str:
+        """Returns, with what is wrong, when the engine has ended, or has been silent or stuck in
+        one step for HANG_SECONDS."""
+        loop = asyncio.get_running_loop()
+        well = loop.time()
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.gateway.ended.wait(), 0.5)
+            trouble = self.gateway.trouble
+            if trouble is None:
+                well = loop.time()
+            elif self.gateway.dead is not None or loop.time() - well > HANG_SECONDS:
+                return str(trouble)
+
+    async def close(self, *, at_once: bool = False) -> None:
+        """Stop the engine and free everything; open requests end with EngineDead.
+
+        at_once: without waiting for the step under way.
+        """
+        await self.gateway.close(0 if at_once else KILL_AFTER)
+        await asyncio.to_thread(self._child.end, 0 if at_once else KILL_AFTER)
 
 
 async def launch(

@@ -8,19 +8,30 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from radixserve.api import faults
-from radixserve.api.auth import BearerKey
+from radixserve.api import faults, operator
+from radixserve.api.access import Access
+from radixserve.api.cors import Cors
+from radixserve.api.door import OperatedDoor
+from radixserve.api.entrance import Entrance
 from radixserve.api.front import Front
+from radixserve.api.life import Life
 from radixserve.api.native import routes as native
 from radixserve.api.openai import routes as openai
+from radixserve.api.tenants import load_tenants
 from radixserve.config.schema import Config
+from radixserve.metrics.prometheus import Metrics
 from radixserve.native.calls import Door
 from radixserve.native.service import NativeService
 
 
-def create_app(gateway: Door, config: Config) -> FastAPI:
-    """All routes over `gateway`. There is no documentation route; every path but /health needs
-    config.http.api_key where that is set."""
+def create_app(
+    gateway: Door, config: Config, *, life: Life | None = None, metrics: Metrics | None = None
+) -> FastAPI:
+    """All routes over `gateway`, which is an OperatedDoor or gets one in front of it.
+
+    There is no documentation route; what needs which key stands in entrance.py. Raises ConfigError
+    for keys that cannot be read.
+    """
     app = FastAPI(
         title="radixserve",
         docs_url=None,
@@ -28,10 +39,21 @@ def create_app(gateway: Door, config: Config) -> FastAPI:
         openapi_url=None,
         redirect_slashes=False,
     )
-    front = Front(gateway, config, NativeService(gateway))
-    app.include_router(openai.routes(front))
-    app.include_router(native.routes(front))
+    http = config.http
+    life, metrics = life or Life(), metrics or Metrics()
+    door = gateway if isinstance(gateway, OperatedDoor) else OperatedDoor(gateway, http)
+    front = Front(door, config, NativeService(door), life, metrics)
+    for router in (openai.routes(front), native.routes(front), operator.routes(front)):
+        app.include_router(router)
+    app.add_middleware(
+        Entrance,
+        life=life,
+        tenants=load_tenants(http),
+        max_streams=http.max_streams,
+        public_metrics=http.public_metrics,
+    )
     faults.install(app)
-    if config.http.api_key:
-        app.add_middleware(BearerKey, key=config.http.api_key)
+    if http.cors_origin:
+        app.add_middleware(Cors, origins=http.cors_origin)
+    app.add_middleware(Access, counter=metrics, logs=http.access_log)
     return app

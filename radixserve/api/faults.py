@@ -7,6 +7,7 @@ expected. Must not know: routes, dialects.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +19,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from radixserve.errors import EngineDead, RequestError
 from radixserve.log import logger
 
-_TYPES = {401: "authentication_error", 429: "rate_limit_error", 499: "cancelled_error"}
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    429: "rate_limit_error",
+    499: "cancelled_error",
+}
+ENGINE_RETRY_AFTER = 5.0  # seconds
 MAX_SAID = 2000  # characters
 _FRAMEWORK_CODES = {404: "not_found", 405: "method_not_allowed"}
 
@@ -28,6 +35,46 @@ class BodyTooLarge(RequestError):
 
     status = 413
     code = "body_too_large"
+
+
+class Unauthorized(RequestError):
+    """There is no valid key."""
+
+    status = 401
+    code = "invalid_api_key"
+
+
+class Forbidden(RequestError):
+    """The key is valid and not enough."""
+
+    status = 403
+    code = "forbidden"
+
+
+class RateLimited(RequestError):
+    """The caller, or all callers together, use as much as they may."""
+
+    status = 429
+    code = "rate_limited"
+
+    def __init__(self, message: str, *, code: str, retry_after: float = 1.0) -> None:
+        super().__init__(message, code=code)
+        self.retry_after = retry_after
+
+
+class Unavailable(RequestError):
+    """The server does not take calls now."""
+
+    status = 503
+    code = "unavailable"
+    retry_after = ENGINE_RETRY_AFTER
+
+
+class BodyTimeout(RequestError):
+    """The body did not come within config.http.body_timeout."""
+
+    status = 408
+    code = "body_timeout"
 
 
 class NotFound(RequestError):
@@ -54,8 +101,23 @@ def envelope(error: BaseException) -> tuple[int, dict[str, Any]]:
 
 
 def fault(error: BaseException, headers: Mapping[str, str] | None = None) -> Response:
+    """The response to an error. headers: instead of those that its kind asks for."""
     status, body = envelope(error)
-    return answer(body, status=status, headers=headers)
+    return answer(body, status=status, headers=_headers(error) if headers is None else headers)
+
+
+def _headers(error: BaseException) -> Mapping[str, str]:
+    match error:
+        case Unauthorized():
+            return {"WWW-Authenticate": "Bearer"}
+        case RequestError(retry_after=float() as seconds):
+            return {"Retry-After": str(max(1, math.ceil(seconds)))}
+        case EngineDead():
+            return {"Retry-After": f"{ENGINE_RETRY_AFTER:.0f}"}
+        case HTTPException(headers=headers) if headers:
+            return headers
+        case _:
+            return {}
 
 
 def answer(
@@ -78,8 +140,7 @@ def install(app: FastAPI) -> None:
     """Give the framework's own errors and ours the envelope."""
 
     async def known(_: Request, error: Exception) -> Response:
-        headers = error.headers if isinstance(error, HTTPException) else None
-        return fault(error, headers)
+        return fault(error)
 
     for kind in (RequestError, EngineDead, HTTPException):
         app.add_exception_handler(kind, known)

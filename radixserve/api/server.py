@@ -1,10 +1,10 @@
-"""A server's life: take the port, start the engine, serve, and end when a signal says so.
+"""A server's life: take the port, answer that the model loads, load it, serve, and end when told.
 
-Owns: the listening socket, uvicorn, what signals do. Must not know: routes.
+Owns: the listening socket, uvicorn, what signals do, the engine's restarts. Must not know: routes.
 
-The first SIGTERM or SIGINT stops gently: no new connections, open requests get `grace` seconds and
-are then aborted, so that every stream has an end; the process exits with 0. A second one ends at
-once. While the model loads, the first one ends the loading.
+The first SIGTERM or SIGINT stops gently: new calls get 503, open ones get `grace` seconds and are
+then aborted, so that every stream has an end; the process exits with 0. A second one ends at once.
+While the model loads, the first one ends the loading.
 """
 
 from __future__ import annotations
@@ -13,20 +13,28 @@ import asyncio
 import contextlib
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Generator
 
+import msgspec
 import uvicorn
 
+from radixserve import __version__
 from radixserve.api.app import create_app
-from radixserve.config.schema import Config
-from radixserve.errors import ConfigError
+from radixserve.api.door import OperatedDoor
+from radixserve.api.life import Life
+from radixserve.config.schema import Config, HttpConfig
+from radixserve.errors import ConfigError, RadixServeError
+from radixserve.gateway import Gateway
 from radixserve.launch import Launched, launch
 from radixserve.log import logger
+from radixserve.metrics.prometheus import Metrics, Observation
 
 ABORT_SECONDS = 2
+RESTART_SECONDS = (1.0, 30.0)  # before a failed restart is tried again: at first, at most
 
 
-class _Server(uvicorn.Server):
+class _Uvicorn(uvicorn.Server):
     """Leaves signals alone: uvicorn would raise them again at its end, before we are done."""
 
     @contextlib.contextmanager
@@ -36,46 +44,114 @@ class _Server(uvicorn.Server):
 
 async def serve(config: Config) -> None:
     """Serve until a signal comes. Raises ConfigError, before any weights are read, when the port
-    cannot be had, and what launch() raises."""
-    with contextlib.closing(_listen(config.http.host, config.http.port)) as listener:
-        loading = asyncio.create_task(launch(config))
+    cannot be had or a key, certificate or setting cannot be used, and what launch() raises."""
+    with contextlib.closing(_listen(config.http)) as listener:
+        await _Server(config, listener).run()
+
+
+class _Server:
+    def __init__(self, config: Config, listener: socket.socket) -> None:
+        self._config = config
+        self._listener = listener
+        self._life = Life("loading")
+        self._metrics = Metrics()
+        self._door = OperatedDoor(None, config.http)
+        self._uvicorn = _Uvicorn(self._settings())
+
+    async def run(self) -> None:
+        serving = asyncio.create_task(self._uvicorn.serve(sockets=[self._listener]))
+        try:
+            await self._load_and_serve(serving)
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+
+    async def _load_and_serve(self, serving: asyncio.Task[None]) -> None:
+        loading = asyncio.create_task(launch(self._config, recorders=[self._metrics]))
         _on_signals(loading.cancel, loading.cancel)
         try:
             launched = await loading
         except asyncio.CancelledError:
             logger.info("stopped while loading")
             return
+        stopping: list[asyncio.Task[None]] = []
+
+        def gently() -> None:
+            stopping.append(asyncio.create_task(self._drain(launched.gateway)))
+
+        at_once = asyncio.Event()
+
+        def now() -> None:
+            at_once.set()
+            serving.cancel()
+
+        _on_signals(gently, now)
+        self._open(launched.gateway)
+        supervising = asyncio.create_task(self._supervise(launched))
         try:
-            await _serve(config, launched, listener)
+            await asyncio.wait([serving])
         finally:
-            await launched.close()
+            for task in (supervising, *stopping):
+                task.cancel()
+            await asyncio.gather(supervising, *stopping, return_exceptions=True)
+            await launched.close(at_once=at_once.is_set())
+        if not serving.cancelled():
+            serving.result()  # it ended because it was told to, or this raises why
 
+    def _open(self, gateway: Gateway) -> None:
+        def observe() -> Observation:
+            gauges = msgspec.structs.asdict(gateway.last_gauges)
+            return Observation(gateway.alive, gateway.in_flight, gauges)
 
-async def _serve(config: Config, launched: Launched, listener: socket.socket) -> None:
-    gateway = launched.gateway
-    server = _Server(
-        uvicorn.Config(
-            create_app(gateway, config),
+        self._metrics.describe(version=__version__, model=gateway.model_name)
+        self._metrics.watch(observe)
+        self._door.open(gateway)
+        self._life.phase = "serving"
+        host, port = self._listener.getsockname()[:2]
+        scheme = "https" if self._config.http.ssl_certfile else "http"
+        logger.info("serving %s on %s://%s:%d", gateway.model_name, scheme, host, port)
+
+    async def _drain(self, gateway: Gateway) -> None:
+        grace = self._config.http.grace
+        logger.info("stopping; open requests have %.0f s", grace)
+        self._life.phase = "draining"
+        if not await self._life.quiet(grace):
+            gateway.abort_all()
+            await self._life.quiet(ABORT_SECONDS)
+        self._uvicorn.should_exit = True
+
+    async def _supervise(self, launched: Launched) -> None:
+        pause, longest = RESTART_SECONDS
+        while self._config.http.supervise:
+            logger.error("the engine is started again: %s", await launched.failure())
+            try:
+                await launched.restart()
+            except RadixServeError as error:
+                logger.error("the engine did not start, next try in %.0f s: %s", pause, error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, longest)
+            else:
+                self._metrics.restarted_engine()
+                pause = RESTART_SECONDS[0]
+                logger.info("the engine is back")
+
+    def _settings(self) -> uvicorn.Config:
+        http = self._config.http
+        settings = uvicorn.Config(
+            create_app(self._door, self._config, life=self._life, metrics=self._metrics),
             log_config=None,
             access_log=False,
             lifespan="off",
-            timeout_graceful_shutdown=int(config.http.grace) + ABORT_SECONDS,
+            server_header=False,
+            timeout_graceful_shutdown=ABORT_SECONDS,
+            ssl_certfile=http.ssl_certfile or None,
+            ssl_keyfile=http.ssl_keyfile or None,
         )
-    )
-    loop = asyncio.get_running_loop()
-
-    def gently() -> None:
-        logger.info("stopping; open requests have %.0f s", config.http.grace)
-        server.should_exit = True
-        loop.call_later(config.http.grace, gateway.abort_all)
-
-    def at_once() -> None:
-        server.force_exit = True
-
-    _on_signals(gently, at_once)
-    host, port = listener.getsockname()[:2]
-    logger.info("serving %s on http://%s:%d", gateway.model_name, host, port)
-    await server.serve(sockets=[listener])
+        try:
+            settings.load()
+        except (ssl.SSLError, OSError) as error:
+            raise ConfigError(f"--ssl-certfile, --ssl-keyfile: {error}") from error
+        return settings
 
 
 def _on_signals(first: Callable[[], object], again: Callable[[], object]) -> None:
@@ -91,7 +167,8 @@ def _on_signals(first: Callable[[], object], again: Callable[[], object]) -> Non
         loop.add_signal_handler(number, arrived)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(http: HttpConfig) -> socket.socket:
+    host, port = http.host, http.port
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -99,6 +176,10 @@ def _listen(host: str, port: int) -> socket.socket:
         raise ConfigError(f"host {host!r}: {error}") from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if http.reader_timeout and hasattr(socket, "TCP_USER_TIMEOUT"):
+            # Connections inherit it: the kernel ends those whose peer acknowledges nothing.
+            milliseconds = int(http.reader_timeout * 1000)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
         listener.bind((host, port))
         listener.listen(2048)  # taken for good: a second server finds out before it loads
     except OSError as error:

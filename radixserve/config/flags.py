@@ -23,12 +23,13 @@ GROUPS: tuple[str, ...] = Config.__struct_fields__
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One field of one group. kind: str, int, float, bool, or a Literal of strings."""
+    """One field of one group. kind: str, int, float, bool, tuple[str, ...], or a Literal of
+    strings."""
 
     group: str
     name: str
     kind: typing.Any
-    default: str | int | float | bool
+    default: str | int | float | bool | tuple[str, ...]
     description: str
 
     @property
@@ -37,7 +38,11 @@ class Setting:
 
     @property
     def choices(self) -> tuple[str, ...] | None:
-        return typing.get_args(self.kind) or None
+        return None if self.is_repeatable else typing.get_args(self.kind) or None
+
+    @property
+    def is_repeatable(self) -> bool:
+        return typing.get_origin(self.kind) is tuple
 
 
 def settings(groups: Iterable[str] = GROUPS) -> tuple[Setting, ...]:
@@ -62,12 +67,14 @@ def add_flags(parser: argparse.ArgumentParser, groups: Iterable[str] = GROUPS) -
 
 
 def _add_flag(section: argparse._ArgumentGroup, setting: Setting) -> None:
-    shown = "empty" if setting.default == "" else str(setting.default)
+    shown = "empty" if setting.default in ("", ()) else str(setting.default)
     text = f"{setting.description} (default: {shown})".replace("%", "%%")
     if setting.kind is bool:
         section.add_argument(
             setting.flag, action=argparse.BooleanOptionalAction, default=setting.default, help=text
         )
+    elif setting.is_repeatable:
+        section.add_argument(setting.flag, action="append", help=text, metavar="TEXT")
     elif setting.choices:
         section.add_argument(
             setting.flag, choices=setting.choices, default=setting.default, help=text
@@ -86,14 +93,15 @@ def _add_flag(section: argparse._ArgumentGroup, setting: Setting) -> None:
 def from_args(args: argparse.Namespace) -> Config:
     """The Config that parsed flags ask for; groups that have no flags keep their defaults."""
     names = {setting.name for setting in settings()}
-    return configure(**{name: value for name, value in vars(args).items() if name in names})
+    given = {name: value for name, value in vars(args).items() if value is not None}
+    return configure(**{name: value for name, value in given.items() if name in names})
 
 
 def configure(**overrides: object) -> Config:
     """The default Config with some settings changed, whatever group they are in.
 
-    configure(kv_tokens=4096, policy="fcfs"). A path may stand for text. ConfigError: a name that
-    is no setting, or a value of the wrong type.
+    configure(kv_tokens=4096, policy="fcfs"). A path may stand for text, one text for several.
+    ConfigError: a name that is no setting, or a value of the wrong type.
     """
     known = {setting.name: setting for setting in settings()}
     changed: dict[str, dict[str, object]] = {group: {} for group in GROUPS}
@@ -113,6 +121,8 @@ def configure(**overrides: object) -> Config:
 def _typed(setting: Setting, value: object) -> object:
     if setting.kind is str and isinstance(value, os.PathLike):
         value = os.fspath(value)
+    if setting.is_repeatable and isinstance(value, str):
+        value = (value,)
     try:
         return msgspec.convert(value, setting.kind)
     except msgspec.ValidationError:
@@ -123,6 +133,8 @@ def _typed(setting: Setting, value: object) -> object:
 def _kind_name(setting: Setting) -> str:
     if setting.choices:
         return "one of " + ", ".join(setting.choices)
+    if setting.is_repeatable:
+        return "a list of texts"
     return {int: "a whole number", float: "a number", bool: "True or False"}.get(
         setting.kind, "text"
     )

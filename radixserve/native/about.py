@@ -30,9 +30,10 @@ def model_info(gateway: Door, config: Config) -> dict[str, Any]:
 
 
 async def server_info(gateway: Door, config: Config) -> dict[str, Any]:
-    """Gauges and version at the top, the resolved configuration in its groups; never the key."""
+    """Gauges and version at the top, the resolved configuration in its groups; never a key."""
     settings = msgspec.to_builtins(config)
-    settings["http"]["api_key"] = "***" if config.http.api_key else ""
+    for name in ("api_key", "admin_key"):
+        settings["http"][name] = ["***" for _ in settings["http"][name]]
     return {
         "version": importlib.metadata.version("radixserve"),
         "served_model_name": gateway.model_name,

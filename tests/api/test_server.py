@@ -54,7 +54,7 @@ def statuses(gateway, requests):
     """Status and headers of (method, path, headers) requests to an app with KEY."""
 
     async def go():
-        async with client(gateway, api_key=KEY) as http_client:
+        async with client(gateway, api_key=(KEY,)) as http_client:
             return [
                 await http_client.request(method, path, headers=headers)
                 for method, path, headers in requests
@@ -81,7 +81,7 @@ def statuses(gateway, requests):
     ],
     ids=lambda value: ascii(value)[:30],
 )
-def test_without_the_key_nothing_but_health_answers(gateway, value):
+def test_without_the_key_nothing_but_the_public_routes_answers(gateway, value):
     headers = [] if value is None else [(b"authorization", value)]
     walked = routes_of(create_app(gateway, Config()))
     asked = [(method, path, headers) for method, path in walked]
@@ -91,7 +91,7 @@ def test_without_the_key_nothing_but_health_answers(gateway, value):
         ("GET", "/openapi.json"), ("GET", "/health?x=/generate"),
     ]]  # fmt: skip
     for (method, path, _), response in zip(asked, statuses(gateway, asked), strict=True):
-        if path.partition("?")[0] == "/health":
+        if path.partition("?")[0] in ("/health", "/ready", "/metrics"):
             assert response.status_code == 200
             continue
         assert response.status_code == 401, (method, path)

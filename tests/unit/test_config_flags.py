@@ -13,7 +13,7 @@ from radixserve.config.flags import GROUPS, add_flags, configure, from_args, set
 from radixserve.config.schema import Config
 from radixserve.errors import ConfigError
 
-KINDS = (str, int, float, bool)
+KINDS = (str, int, float, bool, tuple[str, ...])
 
 
 def parse(*argv, groups=GROUPS):
@@ -26,6 +26,8 @@ def other_value(setting):
     """A valid value that is not the default."""
     if setting.choices:
         return next(choice for choice in setting.choices if choice != setting.default)
+    if setting.is_repeatable:
+        return ("x", "y")
     return {bool: lambda d: not d, str: lambda d: d + "x"}.get(setting.kind, lambda d: d + 1)(
         setting.default
     )
@@ -61,6 +63,8 @@ def test_every_flag_reaches_its_field(setting):
     value = other_value(setting)
     if setting.kind is bool:
         argv = [setting.flag if value else setting.flag.replace("--", "--no-", 1)]
+    elif setting.is_repeatable:
+        argv = [part for each in value for part in (setting.flag, each)]
     else:
         argv = [setting.flag, str(value)]
     config = from_args(parse(*argv))
@@ -110,6 +114,8 @@ def test_configure_spreads_names_over_groups():
     assert config.http.port == 0
     assert config.model.device == "cpu"
     assert Config().cache.kv_tokens == 0
+    assert configure(api_key="one").http.api_key == ("one",)
+    assert configure(api_key=["one", "two"]).http.api_key == ("one", "two")
 
 
 def test_an_unknown_name_is_refused_with_close_ones():
@@ -129,6 +135,7 @@ def test_an_unknown_name_is_refused_with_close_ones():
         ({"audit": 1}, "audit must be True or False, not 1"),
         ({"policy": "best"}, "policy must be one of lpm, .*, not 'best'"),
         ({"host": None}, "host must be text, not None"),
+        ({"api_key": [1]}, r"api_key must be a list of texts, not \[1\]"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_refused(overrides, message):

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 
+from radixserve.api.caller import Caller, acting_for
 from radixserve.api.front import Front
+from radixserve.metrics.trail import Origin
 
 BODY = {
     "text": "Health",
@@ -17,8 +19,11 @@ BODY = {
 
 
 class Probe:
-    """Generates one token. Who asks while a probe is in flight waits for that one, so probes
-    never pile up; when the last who waits has gone, it is aborted."""
+    """Generates one token, for nobody: no metric counts it and no key pays for it.
+
+    Who asks while a probe is in flight waits for that one, so probes never pile up; when the last
+    who waits has gone, it is aborted.
+    """
 
     def __init__(self, front: Front) -> None:
         self._front = front
@@ -28,7 +33,8 @@ class Probe:
     async def run(self) -> None:
         """Raises what the probe raised."""
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._front.service.generate(BODY))
+            with acting_for(Caller(origin=Origin(counted=False))):
+                self._task = asyncio.create_task(self._front.service.generate(BODY))
         self._waiting += 1
         try:
             await asyncio.shield(self._task)

@@ -9,11 +9,12 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from radixserve.api.body import read_json
-from radixserve.api.faults import answer
+from radixserve.api.caller import caller
+from radixserve.api.faults import Forbidden, answer
 from radixserve.api.front import Front
 from radixserve.api.native.probe import Probe
 from radixserve.api.sse import event_stream, unless_gone
-from radixserve.errors import EngineDead, InvalidRequest
+from radixserve.errors import InvalidRequest
 from radixserve.native.about import model_info as model_info_of
 from radixserve.native.about import server_info as server_info_of
 from radixserve.native.fields import Name, read
@@ -29,7 +30,7 @@ class AbortBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def routes(front: Front) -> APIRouter:
-    """POST /generate, health, information, cache and abort."""
+    """POST /generate, health by generating, information, cache and abort."""
     router = APIRouter()
     _add_calls(router, front)
     _add_health(router, front)
@@ -51,6 +52,8 @@ def _add_calls(router: APIRouter, front: Front) -> None:
         if given.abort_all == bool(given.rid):
             raise InvalidRequest("give either rid or abort_all: true", param="rid")
         if given.abort_all:
+            if not caller.get().is_admin:
+                raise Forbidden("abort_all needs an admin's key (--admin-key)")
             front.calls.abort_all()
         else:
             front.calls.abort(given.rid)
@@ -63,16 +66,10 @@ def _add_calls(router: APIRouter, front: Front) -> None:
 def _add_health(router: APIRouter, front: Front) -> None:
     probe = Probe(front)
 
-    async def health() -> Response:
-        if not front.gateway.alive:
-            raise EngineDead("it ended or fell silent")
-        return answer({"status": "ok"})
-
     async def health_generate(request: Request) -> Response:
         await unless_gone(request.receive, probe.run())
         return answer({"status": "ok"})
 
-    router.add_api_route("/health", health, methods=["GET"])
     router.add_api_route("/health_generate", health_generate, methods=["GET"])
 
 

@@ -1,0 +1,130 @@
+"""The door between dialects and gateway: what holds for each request, whoever reads it.
+
+Owns: the caller's namespace, priority and tokens a minute, the longest a request may take, whose
+request a rid is. Must not know: any dialect, HTTP, keys.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+
+from radixserve.api.caller import caller
+from radixserve.api.faults import RateLimited
+from radixserve.api.tenants import Tenant
+from radixserve.chunks import Chunk, Request
+from radixserve.config.schema import HttpConfig
+from radixserve.errors import EngineDead, InvalidRequest
+from radixserve.native.calls import Door
+from radixserve.text.renderer import Renderer
+from radixserve.wire.messages import Gauges, Ready
+
+
+class OperatedDoor:
+    """A Door for callers that an operator has set limits to. Opens when there is a gateway."""
+
+    def __init__(self, gateway: Door | None, http: HttpConfig) -> None:
+        self._gateway = gateway
+        self._timeout = http.request_timeout or None
+        self._owners: dict[str, Tenant | None] = {}
+
+    def open(self, gateway: Door) -> None:
+        """From now on the model is there."""
+        self._gateway = gateway
+
+    @property
+    def gateway(self) -> Door:
+        if self._gateway is None:
+            raise EngineDead("the model is loading")
+        return self._gateway
+
+    @property
+    def alive(self) -> bool:
+        return self._gateway is not None and self._gateway.alive
+
+    @property
+    def renderer(self) -> Renderer:
+        return self.gateway.renderer
+
+    @property
+    def info(self) -> Ready:
+        return self.gateway.info
+
+    @property
+    def model_name(self) -> str:
+        return self.gateway.model_name
+
+    async def submit(self, request: Request) -> AsyncGenerator[Chunk, None]:
+        """Gateway.submit. Raises, besides, InvalidRequest and RateLimited for the caller's
+        limits."""
+        who = caller.get()
+        tenant = who.tenant
+        request = replace(
+            request,
+            origin=who.origin,
+            timeout_s=_shortest(request.timeout_s, self._timeout),
+            namespace=_inside(tenant, request.namespace),
+        )
+        if tenant is not None:
+            _check(tenant, request)
+            tenant.tokens.spend(len(request.prompt) // 4)
+        self._owners[request.rid] = tenant
+        try:
+            async with contextlib.aclosing(self.gateway.submit(request)) as chunks:
+                async for chunk in chunks:
+                    if tenant is not None:
+                        tenant.tokens.spend(len(chunk.ids))
+                    yield chunk
+        finally:
+            self._owners.pop(request.rid, None)
+
+    def abort(self, rid: str) -> None:
+        """Gateway.abort, for the caller's own requests; an admin ends anyone's."""
+        who = caller.get()
+        if rid in self._owners and (who.is_admin or self._owners[rid] is who.tenant):
+            self.gateway.abort(rid)
+
+    async def flush(self) -> int:
+        return await self.gateway.flush()
+
+    async def gauges(self) -> Gauges:
+        return await self.gateway.gauges()
+
+
+def _shortest(asked: float | None, most: float | None) -> float | None:
+    return min((seconds for seconds in (asked, most) if seconds is not None), default=None)
+
+
+def _inside(tenant: Tenant | None, namespace: str) -> str:
+    """The caller's part of the cache. No two tenants' namespaces meet, nor those without one: a
+    request's own begins with a digit or is empty."""
+    if tenant is None or not tenant.namespace:
+        return namespace
+    return f"@{len(tenant.namespace)}:{tenant.namespace}{namespace}"
+
+
+def _check(tenant: Tenant, request: Request) -> None:
+    if tenant.max_priority is not None and request.priority > tenant.max_priority:
+        raise InvalidRequest(
+            f"priority {request.priority}: this key may ask for {tenant.max_priority} at most",
+            param="priority",
+            code="priority_too_high",
+        )
+    if tenant.admin:
+        return
+    tokens = len(request.prompt) // 4
+    limit = tenant.tokens.per_minute
+    if limit and tokens > limit:
+        raise InvalidRequest(
+            f"the prompt has {tokens} tokens; this key may use {limit} a minute",
+            param="prompt",
+            code="tokens_per_minute",
+        )
+    wait = tenant.tokens.wait(max(1, tokens))
+    if wait:
+        raise RateLimited(
+            f"this key may use {limit} tokens a minute",
+            code="tokens_per_minute",
+            retry_after=wait,
+        )

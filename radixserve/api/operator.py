@@ -1,0 +1,39 @@
+"""The routes that an operator's machinery asks: is it alive, is it ready, how is it doing.
+
+Owns: /health, /ready, /metrics. Must not know: how the answers come about.
+"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from radixserve.api.faults import Unavailable, answer
+from radixserve.api.front import Front
+from radixserve.errors import EngineDead
+
+
+def routes(front: Front) -> APIRouter:
+    """GET /health: 200 while the engine is there, answers and gets on with its steps, also while it
+    computes a long one. GET /ready: 200 while calls are taken. GET /metrics: for Prometheus."""
+    router = APIRouter()
+
+    async def health() -> Response:
+        if front.life.phase == "loading":
+            raise Unavailable("the model is loading", code="loading")
+        if not front.gateway.alive:
+            raise EngineDead("it ended, fell silent or hangs in a step")
+        return answer({"status": "ok"})
+
+    async def ready() -> Response:
+        if front.life.phase == "draining":
+            raise Unavailable("the server is stopping", code="stopping")
+        return await health()
+
+    async def metrics(request: Request) -> Response:
+        text, content_type = front.metrics.scrape(request.headers.get("accept", ""))
+        return Response(text, headers={"Content-Type": content_type})
+
+    router.add_api_route("/health", health, methods=["GET"])
+    router.add_api_route("/ready", ready, methods=["GET"])
+    router.add_api_route("/metrics", metrics, methods=["GET"])
+    return router

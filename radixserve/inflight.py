@@ -1,0 +1,156 @@
+"""One request between its submission and the last word about it.
+
+Owns: what is sent for it, the arrivals that wait for its reader, why it was asked to end, its
+record for the metrics. Must not know: how messages come or go, HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+
+from radixserve.chunks import Chunk, Request
+from radixserve.errors import ContextTooLong, InvalidRequest, RadixServeError
+from radixserve.metrics.trail import Cause, Counts, Outcome, Recorder, Subject, Trail
+from radixserve.wire.messages import Finished, FinishReason, FromEngine, Generate, TokenOut
+from radixserve.wire.seeds import derive_seed
+
+Arrival = tuple[int, list[FromEngine]] | RadixServeError
+
+_OUTCOMES: dict[FinishReason, Outcome] = {
+    FinishReason.STOP: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.ABORT: "abort",
+    FinishReason.ERROR: "error",
+    FinishReason.TIMEOUT: "timeout",
+}
+
+
+class InFlight:
+    """rids: of its outputs on the wire, in order of their index. now: seconds, monotonic."""
+
+    def __init__(
+        self,
+        client: str,
+        request: Request,
+        rids: Sequence[str],
+        recorders: Sequence[Recorder],
+        now: float,
+    ) -> None:
+        self.client = client
+        self.arrivals: asyncio.Queue[Arrival] = asyncio.Queue()
+        self.open = dict(zip(rids, range(len(rids))))
+        self._is_read = True
+        program = request.program
+        subject = Subject(
+            rid=client,
+            outputs=len(rids),
+            origin=request.origin,
+            program=program.id if program else "",
+            call=program.call if program else "",
+            parent=program.parent if program else "",
+        )
+        self._trail = Trail(subject, recorders, now)
+
+    def take(self, rid: str, events: list[FromEngine], now: float) -> None:
+        """Note what came about one output, and hand it to the reader if there is one."""
+        index = self.open[rid]
+        for event in events:
+            match event:
+                case TokenOut():
+                    self._trail.tokens(index, len(event.ids), now)
+                case Finished():
+                    del self.open[rid]
+                    self._trail.end(index, self._outcome(event), counts_of(event), now)
+        if self._is_read:
+            self.arrivals.put_nowait((index, events))
+
+    def ask_to_end(self, cause: Cause) -> None:
+        """Why an abort is on its way; the first reason stays."""
+        if self._trail.cause is None:
+            self._trail.cause = cause
+
+    def leave(self, cause: Cause) -> None:
+        """Its reader has gone; what still comes is only counted."""
+        self._is_read = False
+        if self.open:
+            self.ask_to_end(cause)
+
+    def fail(self, error: RadixServeError) -> None:
+        """The reader gets `error` behind what has arrived."""
+        if self._is_read:
+            self.arrivals.put_nowait(error)
+
+    def lose(self, error: RadixServeError, now: float) -> None:
+        """The engine is gone; nothing more will come."""
+        self.open.clear()
+        self._trail.lose(now)
+        self.fail(error)
+
+    def named(self, chunk: Chunk) -> Chunk:
+        """`chunk`, where an abort that the deadline brought about is called a timeout."""
+        finish = chunk.finish
+        if finish is None or finish.reason is not FinishReason.ABORT:
+            return chunk
+        if self._trail.cause != "timeout":
+            return chunk
+        return replace(chunk, finish=replace(finish, reason=FinishReason.TIMEOUT))
+
+    def _outcome(self, finished: Finished) -> Outcome:
+        outcome = _OUTCOMES[finished.reason]
+        return "timeout" if outcome == "abort" and self._trail.cause == "timeout" else outcome
+
+
+def counts_of(finished: Finished) -> Counts:
+    return Counts(
+        prompt_tokens=finished.prompt_tokens,
+        completion_tokens=finished.completion_tokens,
+        forced_tokens=finished.forced_tokens,
+        cached_tokens=finished.cached_tokens,
+        computed_tokens=finished.computed_tokens,
+        queue_seconds=finished.queue_seconds,
+    )
+
+
+def expand(request: Request, rids: Iterator[int]) -> list[Generate]:
+    """One Generate per output, each with a seed and a rid of its own."""
+    params = request.params
+    seed = secrets.randbits(63) if params.seed is None else params.seed
+    return [
+        Generate(
+            rid=str(next(rids)),
+            prompt=request.prompt,
+            params=msgspec.structs.replace(
+                params, n=1, seed=seed if index == 0 else derive_seed(seed, index)
+            ),
+            output_logprobs=request.output_logprobs,
+            constraint=request.constraint,
+            prompt_logprobs=request.prompt_logprobs if index == 0 else None,
+            prompt_logprobs_start=max(1, request.prompt_logprobs_start),
+            namespace=request.namespace,
+            priority=request.priority,
+            program=request.program,
+            explain=request.explain_cache and index == 0,
+            warm=request.warm and index == 0,
+        )
+        for index in range(params.n)
+    ]
+
+
+def check_prompt(prompt: bytes, vocab_size: int, most: int) -> None:
+    """What the engine trusts. most: tokens, 0 for no bound. Raises InvalidRequest."""
+    ids = np.frombuffer(prompt, "<i4")
+    if not len(ids):
+        raise InvalidRequest("the prompt has no tokens", param="prompt")
+    if int(ids.min()) < 0 or int(ids.max()) >= vocab_size:
+        bad = int(ids[(ids < 0) | (ids >= vocab_size)][0])
+        raise InvalidRequest(f"id {bad} is not in the vocabulary of {vocab_size}", param="prompt")
+    if most and len(ids) > most:
+        raise ContextTooLong(
+            f"the prompt has {len(ids)} tokens, max_prompt_tokens is {most}", param="prompt"
+        )
