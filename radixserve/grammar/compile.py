@@ -91,7 +91,7 @@ class Compiler:
         self._waiting: dict[Constraint, list[_Waiting]] = {}
         self._ready: list[tuple[str, Matcher | RequestError]] = []
         self._jobs: queue.SimpleQueue[Constraint | None | Literal["warm"]] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[tuple[Constraint, _Outcome]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[Constraint, _Outcome | None]] = queue.SimpleQueue()
         self._dropped: set[Constraint] = set()
         self._child = _Child(vocabulary, self._limits)
         self._thread = threading.Thread(target=self._work, name="grammar", daemon=True)
@@ -115,6 +115,7 @@ class Compiler:
             self._ready.append((rid, self._matcher(self._kept[constraint], who)))
         elif constraint in self._waiting:
             self.hits += 1
+            self._dropped.discard(constraint)
             self._waiting[constraint].append(who)
         elif len(self._waiting) >= self._limits.waiting:
             self._ready.append((rid, QueueFull("too many grammars wait to be compiled")))
@@ -136,7 +137,12 @@ class Compiler:
         while not self._done.empty():
             constraint, outcome = self._done.get()
             waiting = self._waiting.pop(constraint, [])
-            if isinstance(outcome, RequestError):
+            if outcome is None and waiting:  # asked for again while it was being dropped
+                self._waiting[constraint] = waiting
+                self._jobs.put(constraint)
+            elif outcome is None:
+                self._dropped.discard(constraint)
+            elif isinstance(outcome, RequestError):
                 self._ready.extend((who.rid, outcome) for who in waiting)
             else:
                 self.compiled += 1
@@ -177,7 +183,7 @@ class Compiler:
                 self._child.start()
                 continue
             if constraint in self._dropped:
-                self._done.put((constraint, InvalidRequest("cancelled")))
+                self._done.put((constraint, None))
                 continue
             if self._tokens is None:
                 ordinary = self._vocabulary.ordinary_ids

@@ -282,3 +282,14 @@ def test_a_model_without_end_tokens():
         assert found.take(0, ROOM) == Taken((0,), close=Close.WHOLE)
     finally:
         compiler.close()
+
+
+def test_asked_for_again_while_it_is_dropped(compiler):
+    for i in range(40):
+        constraint = schema({"const": f"dropped {i}"})
+        compiler.submit("first", constraint, ())
+        compiler.cancel("first")
+        if i % 2:
+            time.sleep(0.001)
+        compiler.submit("second", constraint, ())
+        assert isinstance(wait(compiler, "second")["second"], Matcher)
