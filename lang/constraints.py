@@ -6,7 +6,7 @@ how a constraint is enforced; the backend says whether one can be.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 # As SGLang has them: the blank behind a number is what the text stops at.
@@ -45,13 +45,13 @@ def constraint(
 
 
 def _dtype(value: object) -> dict[str, Any]:
-    name = value.__name__ if value in (int, float, str, bool) else value  # type: ignore[attr-defined]
+    name = value.__name__ if value in (int, float, str, bool) else value
     if not isinstance(name, str) or name not in _REGEX:
         raise ValueError(f"dtype is int, float, str or bool, not {value!r}")
     return {"regex": _REGEX[name], "more_stop": _STOPS.get(name, ())}
 
 
-def _text(name: str) -> Any:
+def _text(name: str) -> Callable[[object], dict[str, Any]]:
     def read(value: object) -> dict[str, Any]:
         if not isinstance(value, str):
             raise TypeError(f"{name} must be a str, not {value!r}")
@@ -92,7 +92,7 @@ def _json_object(value: object) -> dict[str, Any]:
     return {"json_object": True}
 
 
-_READERS: dict[str, Any] = {
+_READERS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "dtype": _dtype,
     "regex": _text("regex"),
     "ebnf": _text("ebnf"),

@@ -121,6 +121,7 @@ SPELLINGS = [
     ({"structured_outputs": {"json": json.dumps(SCHEMA)}}, "json_schema", None),
     ({"structured_outputs": {"json_object": True}}, "json_object", ""),
     ({"response_format": {"type": "json_object"}}, "json_object", ""),
+    ({"response_format": {"type": "json_object", "schema": SCHEMA}}, "json_schema", None),
 ]
 
 

@@ -62,8 +62,11 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 
 
 class _Format(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """schema: beside json_object, as clients of other servers send it."""
+
     type: str
     json_schema: dict[str, Any] | None = None
+    schema: dict[str, Any] | bool | None = None
 
 
 class _Schema(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -108,12 +111,19 @@ def _response_format(raw: dict[str, Any] | None) -> Asked:
             param="response_format.type",
         )
     if (given.json_schema is None) == (given.type == "json_schema"):
-        has = "needs" if given.json_schema is None else "has no use for"
-        raise InvalidRequest(
-            f"response_format of type {given.type} {has} json_schema",
-            param="response_format.json_schema",
-        )
+        raise _misplaced("json_schema", given)
+    if given.schema is not None and given.type != "json_object":
+        raise _misplaced("schema", given)
     if given.json_schema is not None:
         inner = read(_Schema, given.json_schema, at="response_format.json_schema")
         return {"response_format": ("json_schema", inner.schema)}
+    if given.schema is not None:
+        return {"response_format": ("json_schema", given.schema)}
     return {"response_format": ("json_object", given.type == "json_object")}
+
+
+def _misplaced(name: str, given: _Format) -> InvalidRequest:
+    has = "needs" if getattr(given, name) is None else "has no use for"
+    return InvalidRequest(
+        f"response_format of type {given.type} {has} {name}", param=f"response_format.{name}"
+    )
