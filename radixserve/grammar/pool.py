@@ -128,6 +128,11 @@ class Matcher:
 
     # ---- masks ----
 
+    @property
+    def row_words(self) -> int:
+        """int32 words in a mask row."""
+        return self._vocabulary.words
+
     def fill(self, mask_row: Words) -> None:
         """Write the ids that may come next. mask_row: int32 [ceil(columns / 32)], a set bit
         allows. Never empty: where nothing can follow, take() says so."""
