@@ -32,7 +32,8 @@ from radixserve.lang.api import (
     user_begin,
     user_end,
 )
-from radixserve.lang.backends.base import Backend
+from radixserve.lang.async_state import AsyncForkGroup, AsyncState
+from radixserve.lang.backends.base import AsyncBackend, Backend
 from radixserve.lang.backends.default import flush_cache, get_server_info, set_default_backend
 from radixserve.lang.backends.engine import EngineBackend
 from radixserve.lang.backends.http import RuntimeEndpoint
@@ -43,14 +44,26 @@ from radixserve.lang.choices import (
     token_length_normalized,
     unconditional_likelihood_normalized,
 )
-from radixserve.lang.errors import BackendError, LangError, ProgramCancelled, ProgramError
+from radixserve.lang.errors import (
+    BackendError,
+    DeadlineExceeded,
+    LangError,
+    ProgramCancelled,
+    ProgramError,
+    TypedOutputError,
+    Unsupported,
+)
 from radixserve.lang.program import Program, function
 from radixserve.lang.state import ForkGroup, ProgramState
 
 __all__ = [
+    "AsyncBackend",
+    "AsyncForkGroup",
+    "AsyncState",
     "Backend",
     "BackendError",
     "ChoicesMethod",
+    "DeadlineExceeded",
     "EngineBackend",
     "ForkGroup",
     "LangError",
@@ -62,6 +75,8 @@ __all__ = [
     "ProgramState",
     "Runtime",
     "RuntimeEndpoint",
+    "TypedOutputError",
+    "Unsupported",
     "assistant",
     "assistant_begin",
     "assistant_end",

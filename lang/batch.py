@@ -1,100 +1,172 @@
-"""Many runs of one program at once, results in the order of their arguments.
+"""Many runs of one program, results in the order of their arguments.
 
-Owns: how many run side by side, and what one failure does to the others. Must not know: programs.
+Owns: how many run side by side and ahead of the reader, what one failure does to the others, the
+batch's deadline. Must not know: how a program runs.
 """
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import os
-import sys
-import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Literal
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from radixserve.lang.run import Run
+from radixserve.lang.calls import Deadline
+from radixserve.lang.checkpoint import Checkpoint
+from radixserve.lang.portal import Portal
+from radixserve.lang.progress import Progress
 from radixserve.lang.state import ProgramState
+from radixserve.lang.work import Work
 
-Job = Callable[[Run], None]
+LIST_AHEAD = 1000  # items begun before the oldest has ended, where all states are kept anyway
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    error: BaseException
+
+
+Outcome = ProgramState | Failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOptions:
+    """at_once: programs running side by side. ahead: items taken and not yet given back."""
+
+    at_once: int
+    ahead: int
+    keep_errors: bool
+    timeout: float | None
+    checkpoint: Checkpoint | None
+    progress: Progress | None
 
 
 class Batch:
-    """jobs[i](run) executes item i on a run from open_run(); one failure cancels the others."""
+    """results() for a thread, aresults() for an event loop; use one of them, once.
 
-    def __init__(self, jobs: Sequence[Job], open_run: Callable[[], Run], workers: int) -> None:
-        self._jobs = jobs
-        self._open_run = open_run
-        self._workers = workers
-        self._lock = threading.Lock()
-        self._open: set[Run] = set()
-        self._error: BaseException | None = None
+    Without keep_errors the first error of any item ends the others and is raised at once.
+    """
 
-    def results(self, ahead: int, show_progress: bool) -> Iterator[ProgramState]:
-        """States in order, at most `ahead` of them started and not yet taken.
+    def __init__(self, items: Iterator[Work], options: BatchOptions) -> None:
+        self._items = enumerate(items)
+        self._options = options
+        self._window: deque[asyncio.Task[Outcome]] = deque()
+        self._deadline = Deadline(options.timeout, "the batch")
 
-        Raises the first error of any job. Closing it cancels what is running.
-        """
-        waiting: deque[Future[ProgramState | None]] = deque()
-        jobs, started, done = iter(self._jobs), 0, 0
-        with ThreadPoolExecutor(self._workers, thread_name_prefix="radixserve-batch") as pool:
+    def results(self) -> Iterator[ProgramState | BaseException]:
+        """Items are taken in the caller's thread. Closing it cancels what is running."""
+        with Portal("radixserve-batch") as portal:
+            portal.run(self._open())
             try:
-                while True:
-                    while len(waiting) < ahead and (job := next(jobs, None)) is not None:
-                        waiting.append(pool.submit(self._work, job, started))
-                        started += 1
-                    if not waiting:
-                        return
-                    state = waiting.popleft().result()
-                    if state is None:
-                        break
-                    done += 1
-                    if show_progress:
-                        self._report(done)
-                    yield state
-            except BaseException as error:
-                self._stop(error)
-                raise
-        if self._error is not None:
-            raise self._error
+                while more := self._take():
+                    yield self._given(portal.run(self._advance(more)))
+                while self._window:
+                    yield self._given(portal.run(self._advance([])))
+            finally:
+                portal.run(self._stop())
+                self._close()
 
-    def _work(self, job: Job, item: int) -> ProgramState | None:
-        """None when the batch has been stopped, by this job's error or before it."""
-        with self._lock:
-            if self._error is not None:
-                return None
-            run = self._open_run()
-            self._open.add(run)
+    async def aresults(self) -> AsyncGenerator[ProgramState | BaseException, None]:
+        await self._open()
         try:
-            job(run)
-        except BaseException as error:
-            # A program thread's border: kept here, raised to the caller by results().
-            error.add_note(f"raised by item {item} of run_batch")
-            self._stop(error)
-            return None
+            while more := self._take():
+                yield self._given(await self._advance(more))
+            while self._window:
+                yield self._given(await self._advance([]))
         finally:
-            with self._lock:
-                self._open.discard(run)
-        return ProgramState(run, run.root, outside=True)
+            await self._stop()
+            self._close()
 
-    def _stop(self, error: BaseException) -> None:
-        with self._lock:
-            if self._error is not None:
-                return
-            self._error = error
-            runs = list(self._open)
-        for run in runs:
-            run.cancel()
+    def _take(self) -> list[tuple[int, Work]]:
+        return list(itertools.islice(self._items, self._options.ahead - len(self._window)))
 
-    def _report(self, done: int) -> None:
-        end = "\n" if done == len(self._jobs) else ""
-        print(f"\r{done}/{len(self._jobs)}", end=end, file=sys.stderr, flush=True)
+    def _given(self, outcome: Outcome) -> ProgramState | BaseException:
+        if not isinstance(outcome, Failed):
+            return outcome
+        if self._options.keep_errors and isinstance(outcome.error, Exception):
+            return outcome.error
+        raise outcome.error
+
+    async def _open(self) -> None:
+        self._gate = asyncio.Semaphore(self._options.at_once)
+        self._failed: asyncio.Future[Failed] = asyncio.get_running_loop().create_future()
+
+    async def _advance(self, more: list[tuple[int, Work]]) -> Outcome:
+        """Begin these, and wait for the oldest, or the first failure."""
+        for index, work in more:
+            self._window.append(asyncio.create_task(self._one(index, work)))
+        head = self._window.popleft()
+        either: set[asyncio.Future[Any]] = {head, self._failed}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._window.appendleft(head)
+            raise
+        if self._failed.done():
+            self._window.appendleft(head)
+            return self._failed.result()
+        return head.result()
+
+    async def _one(self, index: int, work: Work) -> Outcome:
+        try:
+            async with asyncio.timeout(self._deadline.left()), self._gate:
+                outcome = await self._settled(index, work)
+        except TimeoutError:
+            outcome = self._note(index, self._deadline.error())
+        if self._options.progress is not None:
+            self._options.progress.step()
+        return outcome
+
+    async def _settled(self, index: int, work: Work) -> Outcome:
+        if self._failed.done():
+            return self._failed.result()
+        try:
+            return await self._kept(work)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            # A program's border: kept here, raised or given to the caller by results().
+            return self._note(index, error)
+
+    def _note(self, index: int, error: BaseException) -> Failed:
+        error.add_note(f"raised by item {index} of run_batch")
+        failed = Failed(error)
+        is_kept = self._options.keep_errors and isinstance(error, Exception)
+        if not is_kept and not self._failed.done():
+            self._failed.set_result(failed)
+        return failed
+
+    async def _kept(self, work: Work) -> ProgramState:
+        checkpoint = self._options.checkpoint
+        if checkpoint is None:
+            return await work.arun()
+        key = checkpoint.key(work)
+        state = checkpoint.restored(key, work)
+        if state is None:
+            state = await work.arun()
+            checkpoint.keep(key, state)
+        return state
+
+    async def _stop(self) -> None:
+        for task in self._window:
+            task.cancel()
+        await asyncio.gather(*self._window, return_exceptions=True)
+        self._window.clear()
+
+    def _close(self) -> None:
+        if self._options.progress is not None:
+            self._options.progress.close()
+        if self._options.checkpoint is not None:
+            self._options.checkpoint.close()
 
 
-def workers_for(num_threads: int | Literal["auto"], jobs: int) -> int:
-    """ "auto": enough to keep a server busy, 96 or 16 per core. Never more than there are jobs."""
+def programs_at_once(num_threads: int | Literal["auto"]) -> int:
+    """ "auto": enough to keep a server busy, 96 or 16 per core."""
     if num_threads == "auto":
-        return min(max(96, 16 * (os.cpu_count() or 1)), jobs)
+        return max(96, 16 * (os.cpu_count() or 1))
     if num_threads < 1:
         raise ValueError(f"num_threads must be at least 1, not {num_threads}")
-    return min(num_threads, jobs)
+    return num_threads

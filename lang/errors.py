@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+_TRANSIENT = frozenset({0, 408, 425, 429, 500, 502, 503, 504, 529})
+_LASTING = frozenset({"malformed_reply", "exhausted", "not_recorded"})
+
 
 class LangError(Exception):
     """Base of the errors raised by radixserve.lang."""
@@ -15,19 +18,57 @@ class ProgramCancelled(LangError):
     """The run was ended from outside before this value was there."""
 
 
+class DeadlineExceeded(LangError, TimeoutError):
+    """A call, a program or a batch took longer than its timeout=."""
+
+
+class Unsupported(LangError):
+    """This backend cannot do what was asked; the message names both."""
+
+
+class TypedOutputError(LangError, ValueError):
+    """What the model wrote is no value of the schema; text has what it wrote."""
+
+    def __init__(self, message: str, text: str) -> None:
+        super().__init__(message)
+        self.text = text
+
+
 class BackendError(LangError):
     """A backend refused or failed a call.
 
     status: HTTP status, 0 when no reply came. code: a stable word. param: the field at fault.
+    retry_after: seconds that the backend asks to wait before the next try, or None.
     """
 
-    def __init__(self, status: int, code: str, message: str, param: str | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        param: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
         self.message = message
         self.param = param
+        self.retry_after = retry_after
+
+    def __reduce__(self) -> tuple[type[BackendError], tuple[object, ...]]:
+        return type(self), (self.status, self.code, self.message, self.param, self.retry_after)
 
     def __str__(self) -> str:
         where = f", {self.param}" if self.param else ""
         return f"{self.message} ({self.status or 'no reply'} {self.code}{where})"
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the same call may succeed in a moment: no reply, overload, a fault of the server.
+
+    Errors of an engine in this process are known by their `status` too; its death is final.
+    """
+    if getattr(error, "code", None) in _LASTING:
+        return False
+    return getattr(error, "status", None) in _TRANSIENT

@@ -1,16 +1,20 @@
 """The interpreter: one branch of a program's state, and what each operation does to it.
 
-Owns: prompt, text, variables, messages of one branch and the wire form of its calls. perform() is a
-generator that yields a Call and is sent the reply, so whoever drives it decides how calls are made:
-in this thread, in another, or on an event loop. Must not know: threads, backends, waiting.
+Owns: prompt, text, variables, messages and history of one branch and the wire form of its calls.
+perform() is a generator that yields a Call and is sent the reply, so whoever drives it decides how
+calls are made: in this thread, in another, or on an event loop. Must not know: threads, backends,
+waiting.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, Literal, assert_never
+from typing import Any, assert_never
 
+from radixserve.lang.calls import Call
+from radixserve.lang.history import MARKS, CallReport, History
 from radixserve.lang.ir import (
     Assign,
     Border,
@@ -27,13 +31,7 @@ from radixserve.lang.prompt import Part, Prompt
 from radixserve.lang.replies import Generated, read_generated, read_scored
 from radixserve.lang.sampling import Sampling
 
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One request to a backend; body is its wire form."""
-
-    kind: Literal["generate", "choose"]
-    body: dict[str, Any]
+CONSTRAINTS = ("json_schema", "json_object", "regex", "ebnf", "choice", "structural_tag")
 
 
 @dataclass(slots=True)
@@ -63,6 +61,15 @@ class Place:
         return [Place(self.run, f"{at}.{i}.", 0, self.parent, siblings) for i in range(size)]
 
 
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What all branches of a run share. seed: of the run, from which every call's is derived."""
+
+    defaults: Sampling
+    streaming: bool = False
+    seed: int | None = None
+
+
 @dataclass(slots=True)
 class Stream:
     """A variable's text as it grows; a new value of the same name is a new Stream."""
@@ -73,26 +80,36 @@ class Stream:
 
 
 class Interpreter:
-    """variables, metas: by name. streams: each variable's newest text. own: names set here."""
+    """variables, metas: by name. streams: each variable's newest text. own: names set here.
 
-    def __init__(self, place: Place, defaults: Sampling, streaming: bool = False) -> None:
+    reports: the finished calls of the whole run, shared by all its branches.
+    """
+
+    def __init__(
+        self, place: Place, settings: Settings, reports: list[CallReport] | None = None
+    ) -> None:
         self.variables: dict[str, Any] = {}
         self.metas: dict[str, Any] = {}
         self.streams: dict[str, Stream] = {}
         self.messages: list[dict[str, str]] = []
         self.own: dict[str, None] = {}
+        self.history = History()
+        self.reports: list[CallReport] = [] if reports is None else reports
         self._place = place
-        self._defaults = defaults
-        self._streaming = streaming
+        self._settings = settings
         self._prompt = Prompt()
         self._text = ""
+        self._shown = ""
         self._live: Stream | None = None
         self._role_start = 0
         self._scopes: list[int] = []
 
     def text(self) -> str:
-        """Everything appended so far, what is being generated included, without role marks."""
-        return self._text + (self._live.text if self._live else "")
+        """Everything appended so far, role marks and what is being generated included.
+
+        The marks are MARKS, not those of the model's template, which only the backend knows.
+        """
+        return self._shown + (self._live.text if self._live else "")
 
     def parts(self) -> list[Part]:
         return self._prompt.parts()
@@ -102,14 +119,38 @@ class Interpreter:
         self._prompt.add_border()
         return [self._copy(place) for place in self._place.fork(size)]
 
+    def blank(self) -> Interpreter:
+        """What stands in for a child that has not begun."""
+        return Interpreter(Place(self._place.run), self._settings, self.reports)
+
+    def snapshot(self) -> dict[str, Any]:
+        """What a finished state has to show, as a picklable value."""
+        return {
+            "variables": self.variables,
+            "metas": self.metas,
+            "messages": self.messages,
+            "shown": self._shown,
+            "pieces": self.history.pieces,
+            "reports": self.reports,
+        }
+
+    def restore(self, kept: dict[str, Any]) -> None:
+        """Show what snapshot() kept."""
+        self.messages, self._shown = kept["messages"], kept["shown"]
+        self.history.pieces, self.reports = kept["pieces"], kept["reports"]
+        for name, value in kept["variables"].items():
+            self._assign(name, value, kept["metas"].get(name))
+
     def _copy(self, place: Place) -> Interpreter:
-        child = Interpreter(place, self._defaults, self._streaming)
+        child = Interpreter(place, self._settings, self.reports)
         child.variables.update(self.variables)
         child.metas.update(self.metas)
         child.streams.update(self.streams)
         child.messages.extend(self.messages)
+        child.history = self.history.copy()
         child._prompt = self._prompt.copy()
         child._text = self._text
+        child._shown = self._shown
         child._role_start = self._role_start
         return child
 
@@ -125,9 +166,11 @@ class Interpreter:
             case RoleBegin(role=role):
                 self._prompt.open_role(role)
                 self._role_start = len(self._text)
+                self._mark(MARKS[role])
             case RoleEnd(role=role):
                 self._prompt.close_role(role)
                 self.messages.append({"role": role, "content": self._text[self._role_start :]})
+                self._mark("\n")
             case ScopeBegin():
                 self._scopes.append(len(self._text))
             case ScopeEnd(name=name):
@@ -148,6 +191,12 @@ class Interpreter:
     def _add_text(self, text: str) -> None:
         self._prompt.add_text(text)
         self._text += text
+        self._shown += text
+        self.history.add("constant", text)
+
+    def _mark(self, mark: str) -> None:
+        self._shown += mark
+        self.history.add("mark", mark)
 
     def _assign(self, name: str | None, value: Any, meta: Any) -> None:
         if name is None:
@@ -160,40 +209,58 @@ class Interpreter:
             self.metas[name] = meta
 
     def _generate(self, op: Gen) -> Generator[Call, Any, None]:
-        sampling = op.sampling.over(self._defaults)
+        sampling = op.sampling.over(self._settings.defaults)
         n = sampling.n or 1
         body = self._body(
-            self._prompt.parts(), sampling.params(), stream=self._streaming and n == 1
+            self._prompt.parts(), sampling.params(), stream=self._settings.streaming and n == 1
         )
+        self._add_seed(body)
         live = self._live = Stream()
         if op.name is not None:
             self.streams[op.name] = live
-        reply = yield Call("generate", body | sampling.beside())
-        outputs = read_generated(reply, n)
+        call = Call("generate", body | sampling.beside(), op.name, op.timeout)
+        report = self._report(call, op.name)
+        outputs = read_generated((yield from self._ask(call, report)), n)
         # The state goes on from the first output; the others are values only.
-        self._keep(outputs[0])
-        if n == 1:
-            self._assign(op.name, outputs[0].text, outputs[0].meta)
-        else:
-            self._assign(op.name, [each.text for each in outputs], [each.meta for each in outputs])
+        self._keep(outputs[0], report)
         live.text, live.meta, live.is_done = outputs[0].text, outputs[0].meta, True
+        values = [op.read(each.text) if op.read else each.text for each in outputs]
+        if n == 1:
+            self._assign(op.name, values[0], outputs[0].meta)
+        else:
+            self._assign(op.name, values, [each.meta for each in outputs])
         if op.name is not None:
             self.streams[op.name] = live
 
-    def _keep(self, output: Generated) -> None:
+    def _keep(self, output: Generated, report: CallReport) -> None:
         self._live = None
         self._text += output.text
-        self._prompt.replace(output.prompt, output.kept, output.rest)
+        self._shown += output.text
+        prompt_tokens = output.meta.get("prompt_tokens", 0)
+        self.history.called(report.call, output.meta, prompt_tokens)
+        forced = output.meta.get("forced_tokens", 0)
+        self.history.wrote("generated", output.text, report.call, len(output.kept), forced)
+        if output.prompt is None:
+            self._prompt.add_output(output.text)
+        else:
+            self._prompt.replace(output.prompt, output.kept, output.rest)
 
     def _select(self, op: Select) -> Generator[Call, Any, None]:
         unconditional = op.method.needs_unconditional
         asked = {"choices": list(op.choices), "unconditional": unconditional}
-        reply = yield Call("choose", self._body([*self._prompt.parts(), asked], {}, stream=False))
+        body = self._body([*self._prompt.parts(), asked], {}, stream=False)
+        call = Call("choose", body, op.name, op.timeout)
+        report = self._report(call, op.name)
+        reply = yield from self._ask(call, report)
         scored = read_scored(reply, op.choices, unconditional)
         decision = op.method.decide(scored.candidates)
         winner = scored.candidates[decision.index]
+        self.history.called(report.call, scored.meta, scored.meta.get("prompt_tokens", 0))
+        self.history.wrote("selected", winner.text, report.call, len(winner.ids))
         self._prompt.replace(scored.prompt, list(winner.ids), "")
         self._text += winner.text
+        self._shown += winner.text
+        report.text = winner.text
         meta = scored.meta | {"method": op.method.name} | decision.meta
         meta["choices"] = [
             {"text": each.text, "ids": list(each.ids), "logprobs": list(each.logprobs)}
@@ -201,6 +268,37 @@ class Interpreter:
             for each in scored.candidates
         ]
         self._assign(op.name, winner.text, meta)
+
+    def _ask(self, call: Call, report: CallReport) -> Generator[Call, Any, Any]:
+        try:
+            reply = yield call
+        except BaseException as error:
+            report.error = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            report.started, report.seconds, report.tries = call.started, call.seconds, call.tries
+            self.reports.append(report)
+        report.take(reply)
+        return reply
+
+    def _report(self, call: Call, name: str | None) -> CallReport:
+        program, params = call.body["program"], call.body["sampling_params"]
+        constraint = next((each for each in CONSTRAINTS if each in params), None)
+        return CallReport(
+            call=program["call"],
+            parent=program["parent"],
+            kind=call.kind,
+            name=name,
+            constraint="choices" if call.kind == "choose" else constraint,
+        )
+
+    def _add_seed(self, body: dict[str, Any]) -> None:
+        """A seed for this call, from the run's and the place; the same in every run of it."""
+        if self._settings.seed is None or "sampling_seed" in body["sampling_params"]:
+            return
+        source = f"{self._settings.seed}/{body['program']['call']}".encode()
+        drawn = int.from_bytes(hashlib.blake2b(source, digest_size=8).digest(), "big")
+        body["sampling_params"]["sampling_seed"] = drawn >> 1  # 63 bits
 
     def _body(self, parts: list[Part], params: dict[str, Any], stream: bool) -> dict[str, Any]:
         program = self._place.next_call()

@@ -36,10 +36,15 @@ class Text(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Gen(Expr):
-    """Let the model write. name: the variable that receives the text, or None."""
+    """Let the model write. name: the variable that receives the text, or None.
+
+    timeout: seconds that the call may take. read: makes the variable's value of the text.
+    """
 
     name: str | None
     sampling: Sampling
+    timeout: float | None = None
+    read: Callable[[str], Any] | None = None
 
     def __repr__(self) -> str:
         return f"gen({self.name!r})"
@@ -47,11 +52,12 @@ class Gen(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Select(Expr):
-    """Let the model pick one of `choices` (at least one) by `method`."""
+    """Let the model pick one of `choices` (at least one) by `method`. timeout: as in Gen."""
 
     name: str | None
     choices: tuple[str, ...]
     method: ChoicesMethod
+    timeout: float | None = None
 
     def __repr__(self) -> str:
         return f"select({self.name!r})"

@@ -1,32 +1,66 @@
 """A program: a Python function of a state, and the ways of running it.
 
-Owns: binding of arguments and the parameters of run() and run_batch(). Must not know: threads of a
+Owns: binding of arguments and the parameters of run() and its company. Must not know: threads of a
 run, wire forms.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, NoReturn, Unpack, overload
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, Unpack, cast, overload
 
 from radixserve.lang.backends.base import Backend
 from radixserve.lang.backends.default import resolve_backend
 from radixserve.lang.backends.engine import EngineLink
-from radixserve.lang.batch import Batch, Job, workers_for
+from radixserve.lang.batch import LIST_AHEAD, Batch, BatchOptions, programs_at_once
+from radixserve.lang.checkpoint import Checkpoint
+from radixserve.lang.interpreter import Settings
 from radixserve.lang.ir import Nested
+from radixserve.lang.progress import Progress
 from radixserve.lang.run import Run
 from radixserve.lang.sampling import RunDefaults, run_defaults
-from radixserve.lang.state import ProgramState
+from radixserve.lang.state import OpenState, ProgramState
+from radixserve.lang.trace import Trace, trace
+from radixserve.lang.work import OpenRun, Work
 
 Item = dict[str, Any] | tuple[Any, ...] | list[Any]
 
 
+class RunArguments(RunDefaults, total=False):
+    """The sampling arguments. seed: of the run; each call draws from its own, derived from this one
+    and the call's place, so a run can be repeated.
+    """
+
+    seed: int | None
+
+
+class BatchArguments(RunArguments, total=False):
+    """What run_batch() takes beside the sampling arguments.
+
+    num_threads: programs at once, "auto" for 96 or 16 a core; plain functions that wait for a value
+    hold a thread each, `async def` ones none. progress_bar: on standard error. return_exceptions:
+    an item's error stands in its place instead of ending the batch. timeout: seconds for the batch;
+    program_timeout: for each program. retries: as in run(). checkpoint: a file; what is finished is
+    kept there, and a later batch with the same file does only what is missing.
+    """
+
+    num_threads: int | Literal["auto"]
+    progress_bar: bool
+    return_exceptions: bool
+    timeout: float | None
+    program_timeout: float | None
+    retries: int
+    checkpoint: str | Path | None
+
+
+_SAMPLING = (*RunDefaults.__annotations__, "seed")
+
+
 class Program:
-    """What @function makes of a function whose first parameter is the state."""
+    """What @function makes of a function, plain or async, whose first parameter is the state."""
 
     def __init__(self, func: Callable[..., Any], bound: dict[str, Any] | None = None) -> None:
         self._signature = inspect.signature(func)
@@ -41,10 +75,11 @@ class Program:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """With a state first: run on that state now, and return what the function returns.
 
-        Without: an expression that does so where it is appended.
+        Without: an expression that does so where it is appended. An async program is awaited:
+        `await f(s, ..)`.
         """
         kwargs = self._bound | kwargs
-        if args and isinstance(args[0], ProgramState):
+        if args and isinstance(args[0], OpenState):
             return self._func(*args, **kwargs)
         self._check(args, kwargs)
         return Nested(self._func.__name__, self._func, args, kwargs)
@@ -54,147 +89,176 @@ class Program:
         self._signature.bind_partial(None, **self._bound | kwargs)
         return Program(self._func, self._bound | kwargs)
 
-    def run(  # noqa: PLR0913 - the compatible surface
+    def run(
         self,
         *args: Any,
-        max_new_tokens: int | None = 128,
-        n: int | None = 1,
-        stop: str | Iterable[str] | None = (),
-        stop_token_ids: Iterable[int] | None = (),
-        stop_regex: str | Iterable[str] | None = (),
-        temperature: float | None = 1.0,
-        top_p: float | None = 1.0,
-        top_k: int | None = -1,
-        min_p: float | None = 0.0,
-        frequency_penalty: float | None = 0.0,
-        presence_penalty: float | None = 0.0,
-        ignore_eos: bool | None = False,
-        return_logprob: bool | None = None,
-        logprob_start_len: int | None = None,
-        top_logprobs_num: int | None = None,
-        return_text_in_logprobs: bool | None = None,
         stream: bool = False,
         backend: Backend | EngineLink | None = None,
         use_thread: bool = True,
+        timeout: float | None = None,
+        retries: int = 0,
         **kwargs: Any,
     ) -> ProgramState:
-        """Run the program; the sampling arguments are the defaults of its gen()s.
+        """Run the program. Keyword arguments named in RunArguments are the defaults of its gen()s,
+        the others are the function's.
 
         Raises what the function raised, else an error of any of its states, forks included, that
         the function has not been handed. stream: return at once while the function runs in a thread
         of its own; then errors surface where the state is read. use_thread=False: forks work one
-        after another in the function's thread instead of side by side.
+        after another in the function's thread instead of side by side. timeout: seconds for the
+        whole program, else DeadlineExceeded. retries: how often a call that fails for a transient
+        reason (no reply, overload, a fault of the server) is made again, after a growing pause.
         """
-        defaults = run_defaults(
-            {
-                "max_new_tokens": max_new_tokens,
-                "n": n,
-                "stop": stop,
-                "stop_token_ids": stop_token_ids,
-                "stop_regex": stop_regex,
-                "temperature": temperature,
-                "top_p": top_p,
-                "top_k": top_k,
-                "min_p": min_p,
-                "frequency_penalty": frequency_penalty,
-                "presence_penalty": presence_penalty,
-                "ignore_eos": ignore_eos,
-                "return_logprob": return_logprob,
-                "logprob_start_len": logprob_start_len,
-                "top_logprobs_num": top_logprobs_num,
-                "return_text_in_logprobs": return_text_in_logprobs,
-            }
+        given, sampling = _parted(kwargs)
+        open_run = _opener(
+            sampling,
+            backend,
+            stream=stream,
+            use_thread=use_thread,
+            timeout=timeout,
+            retries=retries,
         )
-        job = self._job(args, kwargs)
-        run = Run(resolve_backend(backend), defaults, stream=stream, use_thread=use_thread)
-        if stream:
-            name = f"radixserve-{self._func.__name__}"
-            threading.Thread(target=_run_quietly, args=(job, run), name=name, daemon=True).start()
-        else:
-            job(run)
-        return ProgramState(run, run.root, outside=True)
+        work = self._work(args, given, open_run)
+        return work.start() if stream else work.run()
+
+    async def arun(
+        self,
+        *args: Any,
+        stream: bool = False,
+        backend: Backend | EngineLink | None = None,
+        timeout: float | None = None,
+        retries: int = 0,
+        **kwargs: Any,
+    ) -> Any:
+        """run() on the running event loop; cancelling the task cancels the run and its calls.
+
+        Returns a ProgramState that has ended; with stream=True at once an AsyncState to read while
+        the program runs. An `async def` program lives on the loop alone. A plain function has a
+        thread until it returns, which it does without waiting unless it reads a value.
+        """
+        given, sampling = _parted(kwargs)
+        open_run = _opener(sampling, backend, stream=stream, timeout=timeout, retries=retries)
+        work = self._work(args, given, open_run)
+        return await (work.astart() if stream else work.arun())
 
     @overload
     def run_batch(
         self,
-        batch_kwargs: Sequence[Item],
+        batch_kwargs: Iterable[Item],
         *,
-        backend: Backend | EngineLink | None = None,
-        num_threads: int | Literal["auto"] = "auto",
-        progress_bar: bool = False,
         generator_style: Literal[False] = False,
-        return_exceptions: bool = False,
-        **sampling: Unpack[RunDefaults],
+        backend: Backend | EngineLink | None = None,
+        **options: Unpack[BatchArguments],
     ) -> list[ProgramState]: ...
 
     @overload
     def run_batch(
         self,
-        batch_kwargs: Sequence[Item],
+        batch_kwargs: Iterable[Item],
         *,
-        backend: Backend | EngineLink | None = None,
-        num_threads: int | Literal["auto"] = "auto",
-        progress_bar: bool = False,
         generator_style: Literal[True],
-        return_exceptions: bool = False,
-        **sampling: Unpack[RunDefaults],
+        backend: Backend | EngineLink | None = None,
+        **options: Unpack[BatchArguments],
     ) -> Iterator[ProgramState]: ...
 
     def run_batch(
         self,
-        batch_kwargs: Sequence[Item],
+        batch_kwargs: Iterable[Item],
         *,
-        backend: Backend | EngineLink | None = None,
-        num_threads: int | Literal["auto"] = "auto",
-        progress_bar: bool = False,
         generator_style: bool = False,
-        return_exceptions: bool = False,
-        **sampling: Unpack[RunDefaults],
-    ) -> list[ProgramState] | Iterator[ProgramState]:
-        """Run the program once for each item, num_threads at a time; states in the items' order.
+        backend: Backend | EngineLink | None = None,
+        **options: Unpack[BatchArguments],
+    ) -> Any:
+        """Run the program once for each item; a list of states in the items' order.
 
         An item is a dict of keyword arguments or a tuple of positional ones. The sampling arguments
-        are those of run(). The first error of any run cancels the others and is raised.
-        generator_style: an iterator that starts a bounded number of runs ahead of the reader.
-        progress_bar: count on standard error.
+        are those of run(). generator_style: an iterator instead, which takes items and begins
+        programs a bounded number ahead of the reader and holds on to no state it has given out.
+        See BatchArguments for the rest.
         """
-        if return_exceptions:
-            raise NotImplementedError("run_batch(return_exceptions=..) is not implemented yet")
-        defaults = run_defaults(sampling)
-        jobs = [self._item_job(item) for item in batch_kwargs]
-        if not jobs:
-            return iter(()) if generator_style else []
-        chosen, workers = resolve_backend(backend), workers_for(num_threads, len(jobs))
-        batch = Batch(jobs, lambda: Run(chosen, defaults), workers)
-        if generator_style:
-            return batch.results(2 * workers, progress_bar)
-        return list(batch.results(len(jobs), progress_bar))
+        batch = self._batch(batch_kwargs, backend, options, is_list=not generator_style)
+        results = batch.results()
+        return results if generator_style else list(results)
 
-    def trace(self, **_: Any) -> NoReturn:
-        raise NotImplementedError("trace is not implemented yet")
+    def arun_batch(
+        self,
+        batch_kwargs: Iterable[Item],
+        *,
+        backend: Backend | EngineLink | None = None,
+        **options: Unpack[BatchArguments],
+    ) -> AsyncGenerator[ProgramState | BaseException, None]:
+        """run_batch(generator_style=True) on the running loop, for `async for`."""
+        return self._batch(batch_kwargs, backend, options, is_list=False).aresults()
 
-    def _item_job(self, item: Item) -> Job:
-        if isinstance(item, dict):
-            return self._job((), item)
-        if isinstance(item, tuple | list):
-            return self._job(tuple(item), {})
-        raise TypeError(f"an item of run_batch is a dict or a tuple of arguments, not {item!r}")
+    def trace(self, *args: Any, **kwargs: Any) -> Trace:
+        """What the program would call, found by running it without a model.
 
-    def _job(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Job:
-        """The work of one run. Raises TypeError now when the arguments do not fit the function."""
+        Every call answers with its own name in braces, and so do arguments that are not given. The
+        function's other effects are real.
+        """
+        return trace(self._func, self._bound | kwargs, args)
+
+    def draw(self, *args: Any, **kwargs: Any) -> None:
+        """Print the program's calls as trace() finds them."""
+        print(self.trace(*args, **kwargs))
+
+    def _batch(
+        self,
+        items: Iterable[Item],
+        backend: Backend | EngineLink | None,
+        options: BatchArguments,
+        is_list: bool,
+    ) -> Batch:
+        at_once = programs_at_once(options.pop("num_threads", "auto"))
+        timeout, retries = options.pop("timeout", None), options.pop("retries", 0)
+        each = options.pop("program_timeout", None)
+        keep_errors = options.pop("return_exceptions", False)
+        has_bar, path = options.pop("progress_bar", False), options.pop("checkpoint", None)
+        open_run = _opener(cast("RunArguments", options), backend, timeout=each, retries=retries)
+        if isinstance(items, Sequence):  # wrong arguments raise before anything runs
+            for item in items:
+                self._checked(item)
+        total = len(items) if isinstance(items, Sequence) else None
+        checkpoint = Checkpoint(path, self._fingerprint(options)) if path is not None else None
+        return Batch(
+            (self._work(*self._checked(item), open_run) for item in items),
+            BatchOptions(
+                at_once=at_once,
+                ahead=at_once + LIST_AHEAD if is_list else 2 * at_once,
+                keep_errors=keep_errors,
+                timeout=timeout,
+                checkpoint=checkpoint,
+                progress=Progress(total) if has_bar else None,
+            ),
+        )
+
+    def _checked(self, item: Item) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """An item's arguments. Raises TypeError when they do not fit the function."""
+        match item:
+            case dict():
+                args, kwargs = (), item
+            case tuple() | list():
+                args, kwargs = tuple(item), {}
+            case _:
+                raise TypeError(
+                    f"an item of run_batch is a dict or a tuple of arguments, not {item!r}"
+                )
+        self._check(args, self._bound | kwargs)
+        return args, kwargs
+
+    def _work(self, args: tuple[Any, ...], kwargs: dict[str, Any], open_run: OpenRun) -> Work:
         kwargs = self._bound | kwargs
         self._check(args, kwargs)
-
-        def job(run: Run) -> None:
-            run.execute(lambda: self._func(ProgramState(run, run.root), *args, **kwargs))
-
-        return job
+        return Work(self._func, args, kwargs, open_run)
 
     def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
             self._signature.bind(None, *args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{self._func.__name__}(): {error}") from None
+
+    def _fingerprint(self, sampling: BatchArguments) -> str:
+        return f"{self._func.__module__}.{self._func.__qualname__} {sorted(sampling.items())}"
 
 
 @overload
@@ -212,7 +276,33 @@ def function(
     return Program if func is None else Program(func)
 
 
-def _run_quietly(job: Job, run: Run) -> None:
-    """The error of a streamed run stays with its root state, for those who read it."""
-    with contextlib.suppress(BaseException):
-        job(run)
+def _parted(kwargs: dict[str, Any]) -> tuple[dict[str, Any], RunArguments]:
+    """(arguments of the function, sampling arguments)."""
+    sampling = {name: kwargs.pop(name) for name in _SAMPLING if name in kwargs}
+    return kwargs, cast("RunArguments", sampling)
+
+
+def _opener(
+    sampling: RunArguments,
+    backend: Backend | EngineLink | None,
+    *,
+    stream: bool = False,
+    use_thread: bool = True,
+    timeout: float | None = None,
+    retries: int = 0,
+) -> OpenRun:
+    """Opens runs with these settings, checked now; the backend is looked up for the first run."""
+    seed = sampling.pop("seed", None)
+    settings = Settings(run_defaults(cast("RunDefaults", sampling)), stream, seed)
+
+    def open_run(on_loop: bool) -> Run:
+        return Run(
+            resolve_backend(backend),
+            settings,
+            timeout=timeout,
+            retries=retries,
+            use_thread=use_thread,
+            on_loop=on_loop,
+        )
+
+    return open_run

@@ -49,3 +49,9 @@ class Prompt:
         """Everything sent is now `told` (the reply's prompt), followed by `ids` and text `rest`."""
         self._parts = [{**told, "ids": [*told["ids"], *ids]}]
         self.add_text(rest)
+
+    def add_output(self, text: str) -> None:
+        """What a backend without ids wrote: a segment of its own."""
+        self.add_border()
+        self.add_text(text)
+        self.add_border()

@@ -6,19 +6,17 @@ know: where chunks come from.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
-from radixserve.lang.branch import Branch
+from radixserve.lang.branch import Branch, Failure
 from radixserve.lang.interpreter import Stream
 
 
 class TextReader:
     """The increments of one variable's text, or of the whole state's (name None).
 
-    poll() is called with branch.changed held.
+    Its methods are called with branch.changed held.
     """
 
     def __init__(self, branch: Branch, name: str | None, outside: bool) -> None:
@@ -28,27 +26,46 @@ class TextReader:
         self._stream: Stream | None = None
         self._given = 0
 
+    def has_news(self) -> bool:
+        """Whether poll() has something to say or to raise."""
+        text, _, is_all = self._look()
+        return len(text) > self._given or is_all or self._stopped_by() is not None
+
     def poll(self) -> tuple[str, Any, bool]:
-        """New text, meta information so far, whether that is all. Raises the branch's failure."""
-        text, meta, is_all = self._state() if self._name is None else self._variable(self._name)
+        """New text, meta information so far, whether that is all.
+
+        Raises the branch's failure, or KeyError, once there is no text before it.
+        """
+        text, meta, is_all = self._look()
         delta, self._given = text[self._given :], max(self._given, len(text))
-        if not delta and not is_all and self._branch.failure is not None:
-            self._branch.failure.reveal()
+        if not delta and not is_all:
+            match self._stopped_by():
+                case Failure() as failure:
+                    failure.reveal()
+                case KeyError() as unknown:
+                    raise unknown
+                case _:
+                    pass
         return delta, meta, is_all
 
-    def _state(self) -> tuple[str, Any, bool]:
-        is_all = self._branch.is_idle(self._outside) and self._branch.failure is None
-        return self._branch.interpreter.text(), None, is_all
-
-    def _variable(self, name: str) -> tuple[str, Any, bool]:
+    def _look(self) -> tuple[str, Any, bool]:
         branch = self._branch
-        if self._stream is None and not branch.is_queued(name):
-            self._stream = branch.interpreter.streams.get(name)
+        if self._name is None:
+            is_all = branch.is_idle(self._outside) and branch.failure is None
+            return branch.interpreter.text(), None, is_all
+        if self._stream is None and not branch.is_queued(self._name):
+            self._stream = branch.interpreter.streams.get(self._name)
         if self._stream is None:
-            if branch.failure is None and branch.is_idle(self._outside):
-                raise KeyError(name)
             return "", None, False
         return self._stream.text, self._stream.meta, self._stream.is_done
+
+    def _stopped_by(self) -> Failure | KeyError | None:
+        if self._branch.failure is not None:
+            return self._branch.failure
+        is_missing = self._name is not None and self._stream is None
+        if is_missing and self._branch.is_idle(self._outside):
+            return KeyError(self._name)
+        return None
 
 
 def read(branch: Branch, name: str | None, outside: bool) -> Iterator[str]:
@@ -57,10 +74,8 @@ def read(branch: Branch, name: str | None, outside: bool) -> Iterator[str]:
     is_all = False
     while not is_all:
         with branch.changed:
+            branch.changed.wait_for(reader.has_news)
             delta, _, is_all = reader.poll()
-            while not delta and not is_all:
-                branch.changed.wait()
-                delta, _, is_all = reader.poll()
         if delta:
             yield delta
 
@@ -70,24 +85,10 @@ async def read_async(
 ) -> AsyncGenerator[tuple[str, Any]]:
     """The same with the meta information so far, without holding up the event loop."""
     reader = TextReader(branch, name, outside)
-    loop, woken = asyncio.get_running_loop(), asyncio.Event()
-
-    def wake() -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed under an abandoned reader
-            loop.call_soon_threadsafe(woken.set)
-
-    with branch.changed:
-        branch.listeners.add(wake)
-    try:
-        is_all = False
-        while not is_all:
-            woken.clear()
-            with branch.changed:
-                delta, meta, is_all = reader.poll()
-            if delta:
-                yield delta, meta
-            elif not is_all:
-                await woken.wait()
-    finally:
+    is_all = False
+    while not is_all:
+        await branch.changed.until(reader.has_news)
         with branch.changed:
-            branch.listeners.discard(wake)
+            delta, meta, is_all = reader.poll()
+        if delta:
+            yield delta, meta

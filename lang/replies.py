@@ -20,13 +20,14 @@ Reply = dict[str, Any]
 class Generated:
     """One output. kept: [k] its ids that stay in the state; rest: kept text beyond what they spell.
 
-    meta: what get_meta_info() shows. prompt: the ids part that replaces what was sent.
+    meta: what get_meta_info() shows. prompt: the ids part that replaces what was sent; None from a
+    backend that keeps no ids, where the state stays text.
     """
 
     text: str
     kept: list[int]
     rest: str
-    prompt: Part
+    prompt: Part | None
     meta: dict[str, Any]
 
 
@@ -72,6 +73,8 @@ def read_scored(reply: object, choices: tuple[str, ...], unconditional: bool) ->
     if len(entries) != len(choices):
         _malformed(f"{len(entries)} scores for {len(choices)} choices")
     meta, prompt = _read_meta(reply)
+    if prompt is None:
+        _malformed("scores of choices without prompt ids")
     pairs = zip(choices, entries, strict=True)
     return Scored([_read_choice(text, each, unconditional) for text, each in pairs], prompt, meta)
 
@@ -92,9 +95,11 @@ def _read_choice(text: str, entry: dict[str, Any], unconditional: bool) -> Candi
     return Candidate(text, ids, logprobs, without)
 
 
-def _read_meta(reply: dict[str, Any]) -> tuple[dict[str, Any], Part]:
+def _read_meta(reply: dict[str, Any]) -> tuple[dict[str, Any], Part | None]:
     meta = dict(reply.get("meta_info") or {})
-    prompt = meta.pop("prompt", None)
+    prompt = meta.pop("prompt", ...)
+    if prompt is None:
+        return meta, None
     if not isinstance(prompt, dict) or "ids" not in prompt:
         _malformed("meta_info has no prompt ids, although the input was parts")
     return meta, prompt

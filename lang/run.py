@@ -1,45 +1,64 @@
-"""A run: one program from its first line to the end of its last thread.
+"""A run: one program from its first line to the end of its last thread or task.
 
-Owns: the branches of a run, its calls in flight, and the order of its end: user function, branches,
-threads, error. Must not know: programs' arguments, batches, HTTP.
+Owns: the branches of a run and the order of its end: user function, branches, threads, error. Must
+not know: programs' arguments, batches, HTTP.
 """
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import secrets
 import threading
 from collections.abc import Callable
 from typing import Any
 
-from radixserve.lang.backends.base import Backend, Reply
+from radixserve.lang.backends.base import Backend
+from radixserve.lang.backends.threaded import in_thread, retrieved
 from radixserve.lang.branch import Branch
-from radixserve.lang.errors import BackendError, ProgramCancelled
-from radixserve.lang.interpreter import Call, Interpreter, Place
-from radixserve.lang.sampling import Sampling
+from radixserve.lang.calls import Caller, Deadline, cancelled
+from radixserve.lang.drivers import Inline, Loop, Threads
+from radixserve.lang.interpreter import Interpreter, Place, Settings
 
 JOIN_SECONDS = 10.0  # for a thread whose backend does not return from an aborted call
+GRACE_SECONDS = 0.5  # for a function that is told, where it reads its state, that its run is over
 
 
 class Run:
-    """use_thread: forked branches work side by side; otherwise each in the thread that appends."""
+    """use_thread: forked branches work side by side; otherwise each in the thread that appends.
+
+    timeout: seconds for the whole program. retries: further tries of a call that fails for a
+    transient reason. on_loop: calls are made by tasks of the running event loop, by aexecute().
+    """
 
     def __init__(
-        self, backend: Backend, defaults: Sampling, *, stream: bool = False, use_thread: bool = True
+        self,
+        backend: Backend,
+        settings: Settings,
+        *,
+        timeout: float | None = None,
+        retries: int = 0,
+        use_thread: bool = True,
+        on_loop: bool = False,
+        caller: type[Caller] = Caller,
     ) -> None:
         self.id = secrets.token_hex(8)
-        self._backend = backend
-        self._use_thread = use_thread
+        self._deadline = Deadline(timeout, "the program")
+        self._caller = caller(backend, retries, self._deadline)
         self._lock = threading.Lock()
-        self._in_flight: set[str] = set()
-        self._is_cancelled = False
-        interpreter = Interpreter(Place(self.id), defaults, streaming=stream)
-        self.root = Branch(interpreter, self._call, threaded=False)
+        perform = self._caller.perform
+        self._threads = Threads(perform)
+        self._loop: Loop | None = None
+        if on_loop:
+            self._loop = Loop(self._caller.aperform, asyncio.get_running_loop())
+        root = self._loop or Inline(perform)
+        self._fork_driver = self._loop or (self._threads if use_thread else Inline(perform))
+        self.root = Branch(Interpreter(Place(self.id), settings), root)
         self._branches = [self.root]
+        self._body: asyncio.Future[Any] | None = None
 
     def fork(self, branch: Branch, size: int) -> list[Branch]:
         """Branches that this run waits for at its end."""
-        children = branch.fork(size, threaded=self._use_thread)
+        children = branch.fork(size, self._fork_driver)
         with self._lock:
             self._branches.extend(children)
         return children
@@ -60,67 +79,71 @@ class Run:
                 raise
             finally:
                 self._end_branches()
+                self._threads.join(JOIN_SECONDS)
+                self._caller.close()
             self._raise_unseen()
         except BaseException as error:
             self.root.conclude(None, error)
             raise
         self.root.conclude(result, None)
 
+    async def aexecute(self, body: Callable[[], Any], *, in_own_thread: bool) -> None:
+        """execute() on the running loop. Cancelling it cancels the run and aborts its calls.
+
+        in_own_thread: body blocks, so it has a thread while it runs; otherwise it is async.
+        """
+        assert self._loop is not None
+        try:
+            try:
+                result = await self._in_time(body, in_own_thread)
+            except BaseException:
+                self.cancel()
+                raise
+            finally:
+                self._end_branches()
+                if self._body is not None:
+                    await asyncio.wait({self._body}, timeout=GRACE_SECONDS)
+                await self._loop.join(JOIN_SECONDS)
+            self._raise_unseen()
+        except BaseException as error:
+            is_cancelled = isinstance(error, asyncio.CancelledError)
+            self.root.conclude(None, cancelled() if is_cancelled else error)
+            raise
+        self.root.conclude(result, None)
+
     def cancel(self) -> None:
         """Fail every branch with ProgramCancelled and abort the calls in flight."""
         with self._lock:
-            self._is_cancelled = True
-            branches, rids = list(self._branches), list(self._in_flight)
+            branches = list(self._branches)
         for branch in branches:
             if not branch.is_settled():
-                branch.fail(_cancelled())
-        for rid in rids:
-            # The error that led here must not be replaced by a backend that cannot even abort.
-            with contextlib.suppress(Exception):
-                self._backend.abort(rid)
+                branch.fail(cancelled())
+        self._caller.cancel()
+
+    async def _in_time(self, body: Callable[[], Any], in_own_thread: bool) -> Any:
+        try:
+            async with asyncio.timeout(self._deadline.left()) as limit:
+                if in_own_thread:
+                    # Shielded: a cancelled run first fails its branches, which wakes the function.
+                    self._body = in_thread(body, "radixserve-program")
+                    self._body.add_done_callback(retrieved)
+                    result = await asyncio.shield(self._body)
+                else:
+                    result = await body()
+                for branch in self._branches:
+                    await branch.asettle()
+                return result
+        except TimeoutError:
+            if limit.expired():
+                raise self._deadline.error() from None
+            raise
 
     def _end_branches(self) -> None:
         for branch in self._branches:
             if branch is not self.root:
                 branch.end()
-                branch.join_thread(JOIN_SECONDS)
 
     def _raise_unseen(self) -> None:
         for branch in self._branches:
             if branch.failure is not None and not branch.failure.was_seen:
                 branch.failure.reveal()
-
-    def _call(self, call: Call, on_chunk: Callable[[Reply], None]) -> Any:
-        rid = call.body["rid"]
-        with self._lock:
-            if self._is_cancelled:
-                raise _cancelled()
-            self._in_flight.add(rid)
-        try:
-            if call.kind == "choose":
-                return self._backend.choose(call.body)
-            if call.body["stream"]:
-                return self._stream(call.body, on_chunk)
-            return self._backend.generate(call.body)
-        finally:
-            with self._lock:
-                self._in_flight.discard(rid)
-
-    def _stream(self, body: dict[str, Any], on_chunk: Callable[[Reply], None]) -> Reply:
-        chunks = self._backend.stream(body)
-        try:
-            for chunk in chunks:
-                if self._is_cancelled:
-                    raise _cancelled()
-                if (chunk.get("meta_info") or {}).get("finish_reason") is not None:
-                    return chunk
-                on_chunk(chunk)
-        finally:
-            close = getattr(chunks, "close", None)
-            if close is not None:
-                close()
-        raise BackendError(502, "stream_ended", "the stream ended before its last chunk")
-
-
-def _cancelled() -> ProgramCancelled:
-    return ProgramCancelled("the program was cancelled")

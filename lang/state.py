@@ -6,8 +6,9 @@ Owns: the syntax of states (+=, [], with). Must not know: threads, wire forms, h
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 from radixserve.lang.branch import Branch, gather
 from radixserve.lang.errors import ProgramError
@@ -24,13 +25,15 @@ from radixserve.lang.ir import (
     items,
 )
 from radixserve.lang.reading import read, read_async
+from radixserve.lang.report import Explanation
 from radixserve.lang.run import Run
 
 Appendable = str | Expr
+S = TypeVar("S", bound="OpenState")
 
 
-class ProgramState:
-    """One branch of a running program, or the result of one that has ended.
+class OpenState:
+    """What can be done with a state without waiting: appending, forking, setting variables.
 
     An error of the model or the backend is kept by the state: appending goes on without effect, and
     reading what is not there because of it raises it. What was there before stays readable.
@@ -45,11 +48,95 @@ class ProgramState:
         self._append(items(other))
         return self
 
-    def __getitem__(self, name: str) -> Any:
-        return self.get_var(name)
-
     def __setitem__(self, name: str, value: Any) -> None:
         self.set_var(name, value)
+
+    def set_var(self, name: str, value: Any) -> None:
+        """Set a variable, in order with what is appended; the text does not change."""
+        self._submit(Assign(name, value))
+
+    @contextlib.contextmanager
+    def var_scope(self, name: str) -> Iterator[None]:
+        """The text appended inside becomes the variable `name`."""
+        with self._between(ScopeBegin(), ScopeEnd(name)):
+            yield
+
+    def system(self, expr: Appendable | None = None) -> contextlib.AbstractContextManager[None]:
+        return self._role("system", expr)
+
+    def user(self, expr: Appendable | None = None) -> contextlib.AbstractContextManager[None]:
+        return self._role("user", expr)
+
+    def assistant(self, expr: Appendable | None = None) -> contextlib.AbstractContextManager[None]:
+        return self._role("assistant", expr)
+
+    async def text_async_iter(
+        self, var_name: str | None = None, return_meta_data: bool = False
+    ) -> AsyncIterator[Any]:
+        """text_iter() on an event loop; with return_meta_data pairs of (increment, meta so far)."""
+        if return_meta_data and var_name is None:
+            raise ValueError("return_meta_data needs var_name")
+        increments = read_async(self._branch, var_name, self._outside)
+        try:
+            async for delta, meta in increments:
+                yield (delta, meta) if return_meta_data else delta
+        finally:
+            await increments.aclose()
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        return self.text_async_iter()
+
+    def cancel(self) -> None:
+        """End the run that this state belongs to: its calls are aborted, what waits raises."""
+        self._run.cancel()
+
+    def _role(self, role: str, expr: Appendable | None) -> contextlib.AbstractContextManager[None]:
+        if expr is None:
+            return self._between(RoleBegin(role), RoleEnd(role))
+        self._append((RoleBegin(role), *items(expr), RoleEnd(role)))
+        return contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def _between(self, begin: Op, end: Op) -> Iterator[None]:
+        self._submit(begin)
+        try:
+            yield
+        finally:
+            self._submit(end)
+
+    def _append(self, parts: Iterable[Op | Nested]) -> None:
+        ops: list[Op] = []
+        for item in parts:
+            if isinstance(item, Nested):
+                self._submit(*ops)
+                ops = []
+                if inspect.iscoroutinefunction(item.body):
+                    raise TypeError(f"{item.name} is async: write `await {item.name}(s, ..)`")
+                item.body(self, *item.args, **item.kwargs)
+            else:
+                ops.append(item)
+        self._submit(*ops)
+
+    def _submit(self, *ops: Op) -> None:
+        self._refuse_outside()
+        self._branch.submit(*ops)
+
+    def _children(self, size: int) -> list[Branch]:
+        if size < 0:
+            raise ValueError(f"fork(size) must be 0 or more, not {size}")
+        self._refuse_outside()
+        return self._run.fork(self._branch, size)
+
+    def _refuse_outside(self) -> None:
+        if self._outside:
+            raise ProgramError("the result of run() can be read, not extended or forked")
+
+
+class ProgramState(OpenState):
+    """One branch of a running program, or the result of one that has ended. Reading waits."""
+
+    def __getitem__(self, name: str) -> Any:
+        return self.get_var(name)
 
     def __contains__(self, name: str) -> bool:
         return self._branch.has(name, self._outside)
@@ -58,16 +145,15 @@ class ProgramState:
         """The variable's newest value, waited for. Raises KeyError, or why it could not be made."""
         return self._branch.value(name, self._outside)
 
-    def set_var(self, name: str, value: Any) -> None:
-        """Set a variable, in order with what is appended; the text does not change."""
-        self._submit(Assign(name, value))
-
     def get_meta_info(self, name: str) -> Any:
         """Meta information of the gen or select that made `name`; a list of them for n > 1."""
         return self._branch.meta(name, self._outside)
 
     def text(self) -> str:
-        """All text so far. Role marks belong to the model's template and are not part of it."""
+        """All text so far, role blocks marked as in "USER: hi\\n".
+
+        The model reads the marks of its own template instead; messages() has the blocks alone.
+        """
         self._branch.check(self._outside)
         return self._branch.interpreter.text()
 
@@ -98,109 +184,50 @@ class ProgramState:
             raise ProgramError("ret_value belongs to the result of run()")
         return self._branch.result()
 
+    def explain(self) -> Explanation:
+        """Every call of the run with its tokens, time and constraint; print it. Waits."""
+        self._branch.settle(self._outside)
+        interpreter = self._branch.interpreter
+        return Explanation(interpreter.reports, interpreter.history.pieces)
+
     def fork(self, size: int = 1, position_ids_offset: Sequence[int] | None = None) -> ForkGroup:
         """`size` states that go on from here side by side; this one is not changed by them."""
         if position_ids_offset is not None:
             raise NotImplementedError("fork(position_ids_offset=..) is not implemented")
-        if size < 0:
-            raise ValueError(f"fork(size) must be 0 or more, not {size}")
-        self._refuse_outside()
-        children = self._run.fork(self._branch, size)
+        children = self._children(size)
         return ForkGroup([ProgramState(self._run, each) for each in children], self)
 
     def copy(self) -> CopiedState:
         """A fork of one. As `with s.copy() as t:` its variables are gathered at the end."""
-        self._refuse_outside()
-        [child] = self._run.fork(self._branch, 1)
+        [child] = self._children(1)
         return CopiedState(self._run, child, self)
-
-    @contextlib.contextmanager
-    def var_scope(self, name: str) -> Iterator[None]:
-        """The text appended inside becomes the variable `name`."""
-        with self._between(ScopeBegin(), ScopeEnd(name)):
-            yield
-
-    def system(self, expr: Appendable | None = None) -> contextlib.AbstractContextManager[None]:
-        return self._role("system", expr)
-
-    def user(self, expr: Appendable | None = None) -> contextlib.AbstractContextManager[None]:
-        return self._role("user", expr)
-
-    def assistant(self, expr: Appendable | None = None) -> contextlib.AbstractContextManager[None]:
-        return self._role("assistant", expr)
 
     def text_iter(self, var_name: str | None = None) -> Iterator[str]:
         """The text, or a variable's text, in increments as they come. Raises what stopped it."""
         return read(self._branch, var_name, self._outside)
 
-    async def text_async_iter(
-        self, var_name: str | None = None, return_meta_data: bool = False
-    ) -> AsyncIterator[Any]:
-        """text_iter() on an event loop; with return_meta_data pairs of (increment, meta so far)."""
-        if return_meta_data and var_name is None:
-            raise ValueError("return_meta_data needs var_name")
-        increments = read_async(self._branch, var_name, self._outside)
-        try:
-            async for delta, meta in increments:
-                yield (delta, meta) if return_meta_data else delta
-        finally:
-            await increments.aclose()
 
-    def _role(self, role: str, expr: Appendable | None) -> contextlib.AbstractContextManager[None]:
-        if expr is None:
-            return self._between(RoleBegin(role), RoleEnd(role))
-        self._append((RoleBegin(role), *items(expr), RoleEnd(role)))
-        return contextlib.nullcontext()
-
-    @contextlib.contextmanager
-    def _between(self, begin: Op, end: Op) -> Iterator[None]:
-        self._submit(begin)
-        try:
-            yield
-        finally:
-            self._submit(end)
-
-    def _append(self, parts: Iterable[Op | Nested]) -> None:
-        ops: list[Op] = []
-        for item in parts:
-            if isinstance(item, Nested):
-                self._submit(*ops)
-                ops = []
-                item.body(self, *item.args, **item.kwargs)
-            else:
-                ops.append(item)
-        self._submit(*ops)
-
-    def _submit(self, *ops: Op) -> None:
-        self._refuse_outside()
-        self._branch.submit(*ops)
-
-    def _refuse_outside(self) -> None:
-        if self._outside:
-            raise ProgramError("the result of run() can be read, not extended or forked")
-
-
-class ForkGroup:
+class Children(Generic[S]):
     """The children of one fork, by index.
 
     `g += x` appends x to each child; a list or tuple gives child i its item i, a callable is called
     with i for what to append.
     """
 
-    def __init__(self, states: list[ProgramState], parent: ProgramState) -> None:
+    def __init__(self, states: list[S], parent: S) -> None:
         self._states = states
         self._parent = parent
 
     def __len__(self) -> int:
         return len(self._states)
 
-    def __iter__(self) -> Iterator[ProgramState]:
+    def __iter__(self) -> Iterator[S]:
         return iter(self._states)
 
-    def __getitem__(self, index: int) -> ProgramState:
+    def __getitem__(self, index: int) -> S:
         return self._states[index]
 
-    def __setitem__(self, index: int, state: ProgramState) -> None:
+    def __setitem__(self, index: int, state: S) -> None:
         # `g[i] += x` ends with this assignment of what g[i] already is.
         if self._states[index] is not state:
             raise TypeError("a forked state can be appended to, not replaced")
@@ -209,19 +236,12 @@ class ForkGroup:
         self, other: Appendable | Sequence[Appendable] | Callable[[int], Appendable]
     ) -> Self:
         for i, each in enumerate(self._spread(other)):
-            self._states[i] += each
+            self._states[i]._append(items(each))
         return self
 
-    def join(self, mode: str = "gather_variable") -> None:
-        """Wait for all children; the parent gets each variable set in them as a list by index.
-
-        None stands for a child that did not set it. Raises the first failed child's error. May be
-        called again, and gathers again.
-        """
-        if mode != "gather_variable":
-            raise NotImplementedError(f"join(mode={mode!r}) is not implemented")
-        gathered = gather([state._branch for state in self._states])
-        for assign in gathered:
+    def _gather(self) -> None:
+        """With all children settled: give the parent their variables, or raise."""
+        for assign in gather([state._branch for state in self._states]):
             self._parent._submit(assign)
 
     def _spread(
@@ -234,6 +254,26 @@ class ForkGroup:
         if len(other) != len(self):
             raise ValueError(f"{len(other)} expressions for {len(self)} forked states")
         return other
+
+
+class ForkGroup(Children[ProgramState]):
+    """The children of a fork in a plain function."""
+
+    def join(self, mode: str = "gather_variable") -> None:
+        """Wait for all children; the parent gets each variable set in them as a list by index.
+
+        None stands for a child that did not set it. Raises the first failed child's error. May be
+        called again, and gathers again.
+        """
+        check_mode(mode)
+        for state in self._states:
+            state._branch.settle()
+        self._gather()
+
+
+def check_mode(mode: str) -> None:
+    if mode != "gather_variable":
+        raise NotImplementedError(f"join(mode={mode!r}) is not implemented")
 
 
 class CopiedState(ProgramState):

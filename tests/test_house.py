@@ -15,13 +15,14 @@ LINKS = ("lang", "kernels")
 MAX_LINES = 400
 
 # A broad handler may end an error only at the three borders: the step, the API handler, and the
-# threads of a program (branches and batches), which hand it to whoever reads the value.
+# threads of a program (branches, batches, calls), which hand it to whoever reads the value.
 MAY_CATCH_ALL = {
     "radixserve/loop.py",
     "radixserve/api/faults.py",
     "radixserve/api/sse.py",
     "lang/branch.py",
     "lang/batch.py",
+    "lang/backends/threaded.py",
 }
 
 

@@ -1,11 +1,11 @@
-"""What a backend is to a program, and which one a run gets when it names none.
+"""What a backend is to a program.
 
 Bodies and replies are plain JSON values in the shape of POST /generate. Must not know: any backend.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 Body = dict[str, Any]
@@ -35,3 +35,17 @@ class Backend(Protocol):
     def flush_cache(self) -> None: ...
 
     def get_server_info(self) -> dict[str, Any]: ...
+
+
+@runtime_checkable
+class AsyncBackend(Protocol):
+    """The same calls for event loops. Cancelling one, or closing a stream, ends it at once.
+
+    A backend may have these beside the blocking ones; without them a loop calls it in threads.
+    """
+
+    async def agenerate(self, body: Body) -> Reply | list[Reply]: ...
+
+    def astream(self, body: Body) -> AsyncGenerator[Reply, None]: ...
+
+    async def achoose(self, body: Body) -> Reply: ...

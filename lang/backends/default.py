@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from radixserve.lang.backends.base import Backend
-from radixserve.lang.backends.engine import EngineBackend, EngineLink
+from radixserve.lang.backends.engine import AsyncEngineBackend, EngineBackend, EngineLink
 
 _default: Backend | None = None
 
@@ -37,6 +37,8 @@ def get_server_info(backend: Backend | EngineLink | None = None) -> dict[str, An
 
 def _as_backend(backend: object) -> Backend:
     if hasattr(backend, "submit"):
+        if hasattr(backend, "async_generate") and hasattr(backend, "async_stream"):
+            return AsyncEngineBackend(cast("EngineLink", backend))
         return EngineBackend(cast("EngineLink", backend))
     if isinstance(backend, Backend):
         return backend

@@ -6,7 +6,8 @@ given an object with the verbs of EngineLink.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any, Protocol, cast
 
 from radixserve.lang.backends.base import Body, Reply
@@ -64,6 +65,25 @@ class EngineBackend:
         if reply is None:
             raise BackendError(502, "malformed_reply", f"the engine gave no reply to {body['rid']}")
         return reply
+
+
+class AsyncEngineBackend(EngineBackend):
+    """An engine that has coroutines too: async_generate(**body) and async_stream(**body)."""
+
+    async def agenerate(self, body: Body) -> Reply | list[Reply]:
+        return cast("Reply | list[Reply]", await self._engine.async_generate(**body))
+
+    async def achoose(self, body: Body) -> Reply:
+        return cast("Reply", await self._engine.async_generate(**body))
+
+    async def astream(self, body: Body) -> AsyncGenerator[Reply, None]:
+        async with contextlib.aclosing(self._engine.async_stream(**body)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    @property
+    def _engine(self) -> Any:
+        return self._link
 
 
 def _close(chunks: Iterator[Any]) -> None:

@@ -1,4 +1,5 @@
-"""A backend without a model: scripted texts, a byte tokenizer, log-probabilities from a function.
+"""A backend without a model: scripted or made-up texts, a byte tokenizer, log-probabilities from a
+function.
 
 Owns: what tests of programs need to see: the bodies of all calls, and ids that mean something. A
 token is a byte, or one of the `pieces` it is given (the longest that fits, as a tokenizer would).
@@ -7,12 +8,27 @@ Must not know: sampling, caches.
 
 from __future__ import annotations
 
+import asyncio
+import bisect
+import contextlib
+import inspect
+import random
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from radixserve.lang.backends.base import Body, Reply
+from radixserve.lang.backends.samples import is_constrained, sample
+from radixserve.lang.backends.threaded import ThreadedBackend
 from radixserve.lang.errors import BackendError
 
 BOS, END = 256, 257
@@ -20,7 +36,8 @@ _MARKS = {BOS: "<bos>", END: "<end>", 258: "<system>", 259: "<user>", 260: "<ass
 _OPENS = {"system": 258, "user": 259, "assistant": 260}
 _FIRST_PIECE = 300
 
-Script = Callable[[str], str | list[str]]
+FullScript = Callable[[str, Body], str | list[str]]
+Script = Callable[[str], str | list[str]] | FullScript
 Logprob = Callable[[str, str], float]
 
 
@@ -50,42 +67,117 @@ class MockTokenizer:
 
 
 class Mock:
-    """replies: texts in the order of calls, or a function of the prompt's text (roles as <user>).
+    """replies: texts in the order of calls; or a map, of which the key that occurs last in the
+    prompt gives the text; or a function of the prompt's text (roles as <user>).
 
-    An exhausted list is an error; a function may return a list for n > 1, and may raise.
+    A list that is used up is an error. A function may take the body as a second argument, may
+    return a list for n > 1, and may raise. A call with a constraint that no reply is left for, or
+    every call where `choices` or `regex` is given, gets a random text that fits; seed: of those.
     logprob(context, token text): natural logarithm, -1 by default; "" is no context.
-    add_bos: prompts begin with BOS. calls: the bodies received. aborted: rids.
+    add_bos: prompts begin with BOS. latency: seconds that each call takes. is_instant: the
+    function never waits, so an event loop may call it. calls: the bodies received. aborted: rids.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a knob of its own
         self,
-        replies: Iterable[str] | Script = (),
+        replies: Iterable[str] | Mapping[str, str] | Script = (),
         *,
+        choices: Sequence[str] | None = None,
+        regex: str | None = None,
+        seed: int = 0,
         logprob: Logprob | None = None,
         pieces: Iterable[str] = (),
         add_bos: bool = False,
+        latency: float = 0.0,
+        is_instant: bool = False,
     ) -> None:
         self.tokenizer = MockTokenizer(tuple(pieces))
         self.calls: list[Body] = []
         self.aborted: list[str] = []
-        self._script = replies if callable(replies) else _from_list(list(replies))
+        self._script = as_script(replies)
+        self._free = {"choice": choices, "regex": regex}
+        self._rng = random.Random(seed)
         self._logprob = logprob or (lambda *_: -1.0)
         self._add_bos = add_bos
+        self._latency = latency
+        self._is_instant = is_instant or not callable(replies)
         self._seen: list[list[int]] = []
         self._lock = threading.Lock()
 
+    async def agenerate(self, body: Body) -> Reply | list[Reply]:
+        if not self._is_on_loop("generate"):
+            return await ThreadedBackend(self).agenerate(body)
+        await self._rest(body)
+        return self._reply(body)
+
+    async def achoose(self, body: Body) -> Reply:
+        if not self._is_on_loop("choose"):
+            return await ThreadedBackend(self).achoose(body)
+        await self._rest(body)
+        return self._scores(body)
+
+    async def astream(self, body: Body) -> AsyncGenerator[Reply, None]:
+        if not self._is_on_loop("stream"):
+            async with contextlib.aclosing(ThreadedBackend(self).astream(body)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+            return
+        await self._rest(body)
+        for chunk in self._chunks(body):
+            await asyncio.sleep(0)
+            yield chunk
+
+    def _is_on_loop(self, verb: str) -> bool:
+        """Not where a script, or a subclass's own method, may wait."""
+        return self._is_instant and getattr(type(self), verb) is getattr(Mock, verb)
+
+    async def _rest(self, body: Body) -> None:
+        try:
+            if self._latency:
+                await asyncio.sleep(self._latency)
+        except asyncio.CancelledError:
+            self.abort(body["rid"])
+            raise
+
     def generate(self, body: Body) -> Reply | list[Reply]:
+        time.sleep(self._latency)
+        return self._reply(body)
+
+    def stream(self, body: Body) -> Iterator[Reply]:
+        """One chunk for each character, then the final reply."""
+        time.sleep(self._latency)
+        return self._chunks(body)
+
+    def choose(self, body: Body) -> Reply:
+        """Choices compare from the longest token prefix that the prompt and all of them share."""
+        time.sleep(self._latency)
+        return self._scores(body)
+
+    def _reply(self, body: Body) -> Reply | list[Reply]:
         prompt = self._receive(body)
-        told = self._script(self.tokenizer.decode(prompt["ids"]))
         n = body["sampling_params"].get("n", 1)
+        told = self._told(body, self.tokenizer.decode(prompt["ids"]), n)
         texts = told if isinstance(told, list) else [told] * n
         meta = self._meta(body, prompt)
         outputs = [self._output(text, body["sampling_params"], meta) for text in texts]
         return outputs[0] if n == 1 else outputs
 
-    def stream(self, body: Body) -> Iterator[Reply]:
-        """One chunk for each character, then the final reply."""
-        reply = self.generate(body)
+    def _told(self, body: Body, prompt: str, n: int) -> str | list[str]:
+        if any(self._free.values()):
+            return self._made_up(self._free, n)
+        try:
+            return self._script(prompt, body)
+        except BackendError as error:
+            if error.code != "exhausted" or not is_constrained(body["sampling_params"]):
+                raise
+        return self._made_up(body["sampling_params"], n)
+
+    def _made_up(self, params: Mapping[str, Any], n: int) -> list[str]:
+        with self._lock:
+            return [sample(params, self._rng) or "" for _ in range(n)]
+
+    def _chunks(self, body: Body) -> Iterator[Reply]:
+        reply = self._reply(body)
         assert isinstance(reply, dict), "streams have n = 1"
         meta = {**reply["meta_info"], "finish_reason": None}
         for end in range(1, len(reply["text"])):
@@ -93,8 +185,7 @@ class Mock:
             yield {"text": text, "output_ids": self.tokenizer.encode(text), "meta_info": meta}
         yield reply
 
-    def choose(self, body: Body) -> Reply:
-        """Choices compare from the longest token prefix that the prompt and all of them share."""
+    def _scores(self, body: Body) -> Reply:
         asked = body["input"][-1]
         parts = body["input"][:-1]
         tail = parts.pop()["text"] if parts and "text" in parts[-1] else ""
@@ -127,8 +218,11 @@ class Mock:
     def _note(self, body: Body, prompt: dict[str, Any]) -> None:
         with self._lock:
             self.calls.append(body)
-            cached = [_common_prefix([ids, prompt["ids"]]) for ids in self._seen]
-            self._seen.append(prompt["ids"])
+            # In order, what shares the longest beginning with a prompt stands beside it.
+            at = bisect.bisect(self._seen, prompt["ids"])
+            beside = self._seen[max(0, at - 1) : at + 1]
+            self._seen.insert(at, prompt["ids"])
+        cached = [_common_prefix([ids, prompt["ids"]]) for ids in beside]
         prompt["cached"] = max(cached, default=0)
 
     def _read(self, parts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -212,10 +306,32 @@ def _common_prefix(sequences: list[list[int]]) -> int:
     return same
 
 
-def _from_list(replies: list[str]) -> Script:
+def as_script(replies: Iterable[str] | Mapping[str, str] | Script) -> FullScript:
+    """One function of prompt and body for whatever a mock is given."""
+    if isinstance(replies, Mapping):
+        return _from_map(dict(replies))
+    if not callable(replies):
+        return _from_list(list(replies))
+    if len(inspect.signature(replies).parameters) > 1:
+        return cast("FullScript", replies)
+    script = cast("Callable[[str], str | list[str]]", replies)
+    return lambda prompt, _: script(prompt)
+
+
+def _from_map(replies: dict[str, str]) -> FullScript:
+    def script(prompt: str, _: Body) -> str:
+        found = [key for key in replies if key in prompt]
+        if not found:
+            raise BackendError(500, "exhausted", f"the mock has no reply for {prompt[-80:]!r}")
+        return replies[max(found, key=lambda key: prompt.rfind(key) if key else -1)]
+
+    return script
+
+
+def _from_list(replies: list[str]) -> FullScript:
     lock, left = threading.Lock(), iter(replies)
 
-    def script(_: str) -> str:
+    def script(_: str, __: Body) -> str:
         with lock:
             reply = next(left, None)
         if reply is None:

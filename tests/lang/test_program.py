@@ -204,7 +204,9 @@ def test_batch_as_a_generator_runs_a_bounded_number_ahead():
 
 def test_progress_goes_to_standard_error(capsys):
     echo.run_batch([("a",), ("b",)], backend=sgl.Mock(["1", "2"]), progress_bar=True)
-    assert capsys.readouterr().err == "\r1/2\r2/2\n"
+    *_, last = capsys.readouterr().err.split("\r")
+    assert last.startswith("2/2 [########################] ")
+    assert last.endswith("/s\n")
 
 
 def test_an_error_of_a_batch_names_its_item():

@@ -69,6 +69,7 @@ def test_one_failure_in_a_batch_ends_the_other_runs():
     def program(s, i):
         s += str(i) + sgl.gen("x")
         if i == 3:
+            assert s["x"] == "3"
             for _ in range(4):
                 gate.entered.acquire()
             raise ZeroDivisionError("mine")

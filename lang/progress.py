@@ -1,0 +1,46 @@
+"""A progress bar on standard error.
+
+Owns: what it looks like and how often it is drawn. Must not know: batches.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+WIDTH = 24
+EVERY_SECONDS = 0.1
+
+
+class Progress:
+    """total: None where it is not known. Drawn at most ten times a second, and at the end."""
+
+    def __init__(self, total: int | None) -> None:
+        self._total = total
+        self._done = 0
+        self._begin = self._drawn = time.monotonic()
+        self._is_open = False
+
+    def step(self) -> None:
+        self._done += 1
+        if self._done == self._total or time.monotonic() - self._drawn >= EVERY_SECONDS:
+            self._draw()
+
+    def close(self) -> None:
+        """Leave the bar as it stands and end its line."""
+        if self._done != self._total:
+            self._draw()
+        if self._is_open:
+            print(file=sys.stderr, flush=True)
+            self._is_open = False
+
+    def _draw(self) -> None:
+        self._drawn, self._is_open = time.monotonic(), True
+        seconds = self._drawn - self._begin
+        rate = f" {self._done / seconds:.1f}/s" if seconds > 0 else ""
+        bar = ""
+        if self._total:
+            filled = WIDTH * self._done // self._total
+            bar = f" [{'#' * filled}{'.' * (WIDTH - filled)}]"
+        count = f"{self._done}/{'?' if self._total is None else self._total}"
+        print(f"\r{count}{bar}{rate}", end="", file=sys.stderr, flush=True)
