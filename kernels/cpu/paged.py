@@ -17,7 +17,7 @@ import torch
 from radixserve.kernels.cpu.library import Library
 from radixserve.kernels.cpu.ops import pointer, type_of
 from radixserve.kernels.cpu.packed import PackedWeight
-from radixserve.kernels.cpu.structs import LayerArgs, ModelArgs, RowsArgs, ShapeArgs
+from radixserve.kernels.cpu.structs import STAGES, LayerArgs, ModelArgs, RowsArgs, ShapeArgs
 from radixserve.plan import Int32, SharedGroup
 
 Pointers = ctypes.Array[ctypes.c_void_p]
@@ -156,8 +156,14 @@ class NativeDecoder:
         self._model = ModelArgs(
             len(layers), self._hidden_size, layers[0].gate_up.outs, eps, dtype,
             pointer(inv_freq), pointer(embedding.data), pointer(norm),
-            ctypes.addressof(self._layers),
+            ctypes.addressof(self._layers), None,
         )  # fmt: skip
+
+    def keep_times(self) -> npt.NDArray[np.int64]:
+        """From now on each step adds the nanoseconds of its structs.STAGES to what is returned."""
+        self._times = np.zeros(len(STAGES), np.int64)
+        self._model.times = self._times.ctypes.data
+        return self._times
 
     def forward(self, ids: torch.Tensor, paged: PagedAttention) -> torch.Tensor:
         """ids: [tokens] int64, the tokens that paged has planned. Returns [tokens, hidden_size]

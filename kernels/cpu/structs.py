@@ -9,6 +9,8 @@ import ctypes
 from ctypes import c_float, c_int32, c_int64, c_void_p
 
 FLOAT32, BFLOAT16 = 0, 1
+STAGES = ("embedding", "norm", "qkv", "rotary", "attention", "output", "gate_up", "down")
+"""Stages of a decoder's step, decoder.h."""
 
 
 class LinearArgs(ctypes.Structure):
@@ -70,7 +72,7 @@ class ModelArgs(ctypes.Structure):
         *((name, c_int64) for name in ("num_layers", "hidden_size", "intermediate_size")),
         ("eps", c_float),
         ("dtype", c_int32),
-        *((name, c_void_p) for name in ("inv_freq", "embedding", "norm", "layers")),
+        *((name, c_void_p) for name in ("inv_freq", "embedding", "norm", "layers", "times")),
     )
 
 

@@ -9,7 +9,7 @@ import torch
 
 from radixserve.kernels.cpu import ops
 from radixserve.kernels.cpu.library import Library
-from radixserve.kernels.cpu.packed import pack
+from radixserve.kernels.cpu.packed import Arena, pack, packed_bytes
 from radixserve.kernels.cpu.paged import LayerWeights, NativeDecoder
 from radixserve.layers.context import ForwardContext
 from radixserve.models.decoder import Decoder, DecoderLayer
@@ -23,16 +23,17 @@ class NativeModel:
         peaks at the model and one layer, or the embedding. `decoder` is of no use afterwards."""
         self.spec, self.dtype = decoder.spec, decoder.dtype
         self._library = library
+        arena = Arena(_packed_size(decoder))
         head, table = decoder.embedding.head, decoder.embedding.table
         norm, inv_freq = decoder.norm.weight, decoder.inv_freq
         del decoder.embedding
-        packed = pack(table)
-        self._head = packed if head is table else pack(head)
+        embedding = pack(table, arena=arena)
+        self._head = embedding if head is table else pack(head, arena=arena)
         del head, table
         layers = []
         while decoder.layers:
-            layers.append(_packed(decoder.layers.pop(0)))
-        self._steps = NativeDecoder(library, packed, layers, norm, inv_freq, self.spec.rms_eps)
+            layers.append(_packed(decoder.layers.pop(0), arena))
+        self.steps = NativeDecoder(library, embedding, layers, norm, inv_freq, self.spec.rms_eps)
 
     @torch.inference_mode()
     def forward(self, ids: torch.Tensor, ctx: ForwardContext) -> torch.Tensor:
@@ -44,7 +45,7 @@ class NativeModel:
         paged = ctx.attention.paged
         if paged is None:
             raise ValueError("native parameters need native attention")
-        return self._steps.forward(ids, paged)
+        return self.steps.forward(ids, paged)
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -53,20 +54,31 @@ class NativeModel:
         return ops.linear(self._library, hidden, self._head, dtype=torch.float32)
 
 
-def _packed(layer: DecoderLayer) -> LayerWeights:
+def _packed_size(decoder: Decoder) -> int:
+    tables = {id(table): table for table in (decoder.embedding.table, decoder.embedding.head)}
+    size = sum(packed_bytes(table) for table in tables.values())
+    for layer in decoder.layers:
+        attention, feed_forward = layer.attention, layer.feed_forward
+        size += packed_bytes(feed_forward.gate_up.weight, gated=True)
+        for linear in (attention.qkv, attention.output, feed_forward.down):
+            size += packed_bytes(linear.weight)
+    return size
+
+
+def _packed(layer: DecoderLayer, arena: Arena) -> LayerWeights:
     attention, feed_forward = layer.attention, layer.feed_forward
     q_norm, k_norm = attention.q_norm, attention.k_norm
     return LayerWeights(
         input_norm=layer.input_norm.weight,
         post_norm=layer.post_norm.weight,
-        gate_up=pack(feed_forward.gate_up.weight, gated=True),
-        gate_up_bias=feed_forward.gate_up.bias,
-        down=pack(feed_forward.down.weight),
-        down_bias=feed_forward.down.bias,
-        qkv=pack(attention.qkv.weight),
+        qkv=pack(attention.qkv.weight, arena=arena),
         qkv_bias=attention.qkv.bias,
         q_norm=None if q_norm is None else q_norm.weight,
         k_norm=None if k_norm is None else k_norm.weight,
-        output=pack(attention.output.weight),
+        output=pack(attention.output.weight, arena=arena),
         output_bias=attention.output.bias,
+        gate_up=pack(feed_forward.gate_up.weight, gated=True, arena=arena),
+        gate_up_bias=feed_forward.gate_up.bias,
+        down=pack(feed_forward.down.weight, arena=arena),
+        down_bias=feed_forward.down.bias,
     )

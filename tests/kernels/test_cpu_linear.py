@@ -11,7 +11,7 @@ from torch.nn import functional
 from radixserve.kernels import reference
 from radixserve.kernels.cpu import ops
 from radixserve.kernels.cpu.library import Library
-from radixserve.kernels.cpu.packed import PANEL, pack
+from radixserve.kernels.cpu.packed import PANEL, Arena, pack, packed_bytes
 
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16])
 SEEDS = st.integers(0, 2**31)
@@ -46,6 +46,17 @@ def test_packing_keeps_every_number_in_its_place(
     place = row // height, column // depth, row % height, column % depth
     assert packed.data[place] == weight[row, column]
     assert packed.data.count_nonzero() == weight.count_nonzero()  # the filling is zeros
+
+
+def test_an_arena_holds_what_it_was_made_for_and_no_more() -> None:
+    matrices = [torch.randn(33, 5).bfloat16(), torch.randn(32, 7).bfloat16(), torch.randn(64, 2)]
+    arena = Arena(sum(packed_bytes(matrix) for matrix in matrices))
+    packed = [pack(matrix, arena=arena) for matrix in matrices]
+    for matrix, one in zip(matrices, packed):
+        assert torch.equal(one.plain(), matrix)
+        assert one.data.data_ptr() % 128 == 0
+    with pytest.raises(ValueError, match="4096 bytes do not fit"):
+        pack(torch.randn(32, 32), arena=arena)
 
 
 @keep_library

@@ -1,5 +1,6 @@
 #include "decoder.h"
 
+#include <chrono>
 #include <cmath>
 #include <vector>
 
@@ -52,6 +53,28 @@ void project(const Model& model, const void* x, const void* weight, const void* 
     run_linear({x, weight, bias, residual, y, m, in, out, type, type, type, gated});
 }
 
+class Clock {
+public:
+    explicit Clock(int64_t* times) : times_(times) {
+        if (times_ != nullptr) begin_ = now();
+    }
+    // What has been done since the last call belongs to `stage`.
+    void lap(Stage stage) {
+        if (times_ == nullptr) return;
+        const int64_t end = now();
+        times_[stage] += end - begin_;
+        begin_ = end;
+    }
+
+private:
+    static int64_t now() {
+        const auto since = std::chrono::steady_clock::now().time_since_epoch();
+        return std::chrono::duration_cast<std::chrono::nanoseconds>(since).count();
+    }
+    int64_t* times_;
+    int64_t begin_ = 0;
+};
+
 }  // namespace
 
 void run_decoder(const Model& model, AttentionPlan& plan, const void* const* k_caches,
@@ -61,29 +84,38 @@ void run_decoder(const Model& model, AttentionPlan& plan, const void* const* k_c
     const int64_t q_size = shape.num_qo_heads * shape.head_dim;
     const int64_t heads_size = q_size + 2 * shape.num_kv_heads * shape.head_dim;
     const Buffers to = buffers(model, shape, m);
+    Clock clock(model.times);
     const auto norm = [&](const void* weight, void* normed) {
         run_norm({to.hidden, weight, normed, hidden, model.eps, model.dtype}, m);
+        clock.lap(kNorm);
     };
     run_gather(model.embedding, ids, to.hidden, m, hidden, model.dtype);
     angles(model, plan, to);
+    clock.lap(kEmbedding);
     for (int64_t i = 0; i < model.num_layers; ++i) {
         const Layer& layer = model.layers[i];
         norm(layer.input_norm, to.normed);
         project(model, to.normed, layer.qkv, layer.qkv_bias, to.heads, m, hidden, heads_size,
                 nullptr, false);
+        clock.lap(kQkv);
         run_rotary({to.heads, to.cos, to.sin, layer.q_norm, layer.k_norm, plan.slots(),
                     const_cast<void*>(k_caches[i]), const_cast<void*>(v_caches[i]),
                     shape.head_dim / 2, shape.num_qo_heads, shape.num_kv_heads, shape.head_dim,
                     model.eps, model.dtype},
                    m);
+        clock.lap(kRotary);
         plan.run(to.heads, heads_size, k_caches[i], v_caches[i], to.attended, q_size);
+        clock.lap(kAttention);
         project(model, to.attended, layer.output, layer.output_bias, to.hidden, m, q_size, hidden,
                 to.hidden, false);
+        clock.lap(kOutput);
         norm(layer.post_norm, to.normed);
         project(model, to.normed, layer.gate_up, layer.gate_up_bias, to.inner, m, hidden,
                 model.intermediate_size, nullptr, true);
+        clock.lap(kGateUp);
         project(model, to.inner, layer.down, layer.down_bias, to.hidden, m,
                 model.intermediate_size, hidden, to.hidden, false);
+        clock.lap(kDown);
     }
     norm(model.norm, hidden_out);
 }

@@ -24,6 +24,9 @@ struct Layer {
     const void* down_bias;
 };
 
+// What a step is made of, in the order in which it is done first.
+enum Stage { kEmbedding, kNorm, kQkv, kRotary, kAttention, kOutput, kGateUp, kDown, kStages };
+
 struct Model {
     int64_t num_layers, hidden_size, intermediate_size;
     float eps;
@@ -32,6 +35,7 @@ struct Model {
     const void* embedding;  // of [vocab, hidden_size], packed
     const void* norm;
     const Layer* layers;
+    int64_t* times;  // [kStages] nanoseconds, added to; null: nobody wants to know
 };
 
 // ids: [plan.tokens()]. k_caches, v_caches: [num_layers], written at the plan's slots. hidden:
