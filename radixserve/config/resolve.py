@@ -23,6 +23,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "page_size": (1, 256),
     "kv_tokens": (0, 2**31 - 1),
     "memory_share": (0.01, 0.95),
+    "warm_share": (0.0, 1.0),
     "max_running": (1, 65536),
     "max_waiting": (1, 2**31 - 1),
     "token_budget": (1, 2**20),
@@ -100,6 +101,8 @@ def _check_together(config: Config) -> None:
             f"--chunk {config.schedule.chunk} is less than --page-size {page_size}: "
             "chunks end on page borders"
         )
+    if config.cache.warm and not config.cache.prefix_cache:
+        raise ConfigError("--warm keeps prompts in the prefix cache, which --no-prefix-cache drops")
     if config.parallel.tp_size != 1:
         raise ConfigError(f"--tp-size {config.parallel.tp_size}: only 1 is supported so far")
     if bool(config.http.ssl_certfile) != bool(config.http.ssl_keyfile):
@@ -107,6 +110,7 @@ def _check_together(config: Config) -> None:
     http = config.http
     for flag, file in (
         ("--chat-template", config.text.chat_template),
+        ("--warm", config.cache.warm),
         ("--ssl-certfile", http.ssl_certfile),
         ("--ssl-keyfile", http.ssl_keyfile),
         ("--api-key-file", http.api_key_file),
@@ -158,7 +162,7 @@ def _resolve_cache(cache: CacheConfig) -> CacheConfig:
 
 
 def _resolve_schedule(schedule: ScheduleConfig, model: ModelConfig) -> ScheduleConfig:
-    shares = schedule.shared_attention and model.attention == "native"
+    shares = schedule.shared_attention and model.attention in ("native", "triton")
     return msgspec.structs.replace(schedule, shared_attention=shares)
 
 

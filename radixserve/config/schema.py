@@ -28,7 +28,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = "auto"
     device: Annotated[Literal["auto", "cpu"], Doc(description="where the model runs")] = "auto"
     attention: Annotated[
-        Literal["auto", "reference", "cpu", "native"], Doc(description="attention backend")
+        Literal["auto", "reference", "cpu", "native", "triton"], Doc(description="attention backend")
     ] = "auto"
     threads: Annotated[int, Doc(description="CPU threads of the engine; 0: physical cores")] = 0
 
@@ -41,6 +41,13 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     memory_share: Annotated[float, Doc(description="share of free memory for the KV pool")] = 0.5
     prefix_cache: Annotated[bool, Doc(description="share prefixes between requests")] = True
     audit: Annotated[bool, Doc(description="check the cache's invariants after every call")] = False
+    warm: Annotated[
+        str,
+        Doc(description="file of prompts, one JSON text or message list a line, to compute first"),
+    ] = ""
+    warm_share: Annotated[
+        float, Doc(description="share of the KV pool in which warm prompts are kept first")
+    ] = 0.25
 
 
 class ScheduleConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +84,7 @@ class GrammarConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_compiling: Annotated[
         int, Doc(description="different constraints that may wait to be compiled; more get 429")
     ] = 64
-    warm: Annotated[
+    compiler_at_start: Annotated[
         bool,
         Doc(description="start the process that compiles constraints before the first one comes"),
     ] = False

@@ -41,7 +41,7 @@ class Gate:
         self._held: dict[str, Generate] = {}
         self._queued: list[str] = []  # of those, the ones that the compiler has not been given
         self._making: Future[_Parts] | None = None
-        if config.warm:
+        if config.compiler_at_start:
             self._make()
 
     @property
