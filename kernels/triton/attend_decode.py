@@ -17,7 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
-from radixserve.kernels.triton.launch import Launch
+from radixserve.kernels.triton.launch import Launch, arch_of
 from radixserve.kernels.triton.merge import Parts, empty_parts, merge_launch
 from radixserve.kernels.triton.streaming import attend_range, normalised, with_sinks
 from radixserve.kernels.triton.terms import Terms, check_cache, shape_constants, tile_for
@@ -131,11 +131,12 @@ def decode_launches(
     out: torch.Tensor,
     parts: Parts | None,
     splits: int,
+    arch: int,
 ) -> list[Launch]:
     """As attend_decode, without running; parts: [rows * splits] of them where splits > 1."""
     check_cache(q, k_cache, v_cache, terms)
     group = q.shape[1] // k_cache.shape[2]
-    tile = tile_for(min(group, 16), q.shape[2], q.dtype)
+    tile = tile_for(min(group, 16), q.shape[2], q.dtype, arch)
     attend = Launch(
         kernel=decode_kernel,
         grid=(len(kv_lens), k_cache.shape[2] * -(-group // tile.rows), splits),
@@ -188,7 +189,8 @@ def attend_decode(
     """
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
     parts = empty_parts(len(q) * splits, q) if splits > 1 else None
+    arch = arch_of(q.device)
     caches = (k_cache, v_cache, page_indptr, page_indices, kv_lens)
-    for launch in decode_launches(q, *caches, terms, out, parts, splits):
+    for launch in decode_launches(q, *caches, terms, out, parts, splits, arch):
         launch.run()
     return out

@@ -29,7 +29,7 @@ PROGRAMS = 2  # on each processor: one hides the other's waiting
 # Slices of one staging buffer: their alignment must not choose a kernel.
 STAGED = (
     "positions_ptr", "indices_ptr", "firsts_ptr", "counts_ptr", "queries_ptr", "parts_ptr",
-    "tables_ptr", "begins_ptr", "ends_ptr",
+    "tables_ptr", "begins_ptr", "ends_ptr", "clears_ptr",
 )  # fmt: skip
 
 
@@ -47,6 +47,7 @@ def extend_kernel(
     tables_ptr,
     begins_ptr,
     ends_ptr,
+    clears_ptr,
     sinks_ptr,
     k_scale_ptr,
     v_scale_ptr,
@@ -80,7 +81,6 @@ def extend_kernel(
         valid = query < first + tl.load(counts_ptr + item)
         within = valid[:, None] & (dims < HEAD_DIM)[None, :]
         tokens = tl.load(queries_ptr + query, mask=valid, other=0).to(tl.int64)
-        seen = tl.load(positions_ptr + tokens, mask=valid, other=-1)
         q_offsets = (tokens * q_stride + heads * HEAD_DIM)[:, None] + dims[None, :]
         q = tl.load(q_ptr + q_offsets, mask=within, other=0.0)
 
@@ -89,8 +89,7 @@ def extend_kernel(
         if WINDOW > 0:
             whole = begin
         else:
-            least = tl.min(tl.where(valid, seen, 2147483647), 0)
-            clear = tl.maximum(tl.minimum(least, end - 1) + 1 - begin, 0)
+            clear = tl.maximum(tl.load(clears_ptr + item) - begin, 0)
             whole = begin + clear // BLOCK_N * BLOCK_N
         head_scale = scale
         if k_scale_ptr is not None:
@@ -102,9 +101,12 @@ def extend_kernel(
         acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
         if WINDOW == 0:
             acc, top, mass = attend_range(
-                acc, top, mass, q, seen, k_ptr, v_ptr, table_ptr, begin, whole, head, head_scale,
+                acc, top, mass, q, mass, k_ptr, v_ptr, table_ptr, begin, whole, head, head_scale,
                 False, 0, SOFTCAP, PAGE_SIZE, NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_N, WIDE,
             )  # fmt: skip
+        # Here and below loaded again: a register held through the loop over keys is spilled.
+        tokens = tl.load(queries_ptr + query, mask=valid, other=0).to(tl.int64)
+        seen = tl.load(positions_ptr + tokens, mask=valid, other=-1)
         acc, top, mass = attend_range(
             acc, top, mass, q, seen, k_ptr, v_ptr, table_ptr, whole, end, head, head_scale,
             True, WINDOW, SOFTCAP, PAGE_SIZE, NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_N, WIDE,
@@ -117,6 +119,7 @@ def extend_kernel(
             if sinks_ptr is not None:
                 kept, mass = with_sinks(top, mass, sinks_ptr, heads, valid)
                 acc *= kept[:, None]
+            tokens = tl.load(queries_ptr + query, mask=valid, other=0).to(tl.int64)
             place = (tokens * (NUM_KV_HEADS * GROUP) + heads) * HEAD_DIM
             out = normalised(acc, mass).to(out_ptr.dtype.element_ty)
             tl.store(out_ptr + place[:, None] + dims[None, :], out, mask=within)
@@ -145,6 +148,7 @@ class DeviceWork:
     tables: torch.Tensor
     begins: torch.Tensor
     ends: torch.Tensor
+    clears: torch.Tensor
     merged: torch.Tensor
     merge_indptr: torch.Tensor
     part_count: int
@@ -152,13 +156,14 @@ class DeviceWork:
 
 
 def queries_in_tile(
-    longest: int, group: int, head_dim: int, dtype: torch.dtype
+    longest: int, group: int, head_dim: int, dtype: torch.dtype, arch: int
 ) -> tuple[Tile, int]:
     """The tile for items of up to `longest` queries, and how many queries fit in it.
 
-    group: query heads of a KV head. Raises ValueError where these alone fill more than a tile.
+    group: query heads of a KV head. arch: as of launch.arch_of. Raises ValueError where the heads
+    alone fill more than a tile.
     """
-    tile = tile_for(max(longest, 1) * group, head_dim, dtype)
+    tile = tile_for(max(longest, 1) * group, head_dim, dtype, arch)
     if group > tile.rows:
         raise ValueError(f"{group} query heads to a KV head are more than a tile of {tile.rows}")
     return tile, tile.rows // group
@@ -196,6 +201,7 @@ def extend_launch(
             "tables_ptr": tables,
             "begins_ptr": work.begins[items],
             "ends_ptr": work.ends[items],
+            "clears_ptr": work.clears[items],
             "out_ptr": out,
             "part_ptr": None if parts is None else parts.out,
             "lse_ptr": None if parts is None else parts.lse,

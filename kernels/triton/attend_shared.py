@@ -19,12 +19,12 @@ from radixserve.kernels.triton.merge import Parts, empty_parts
 from radixserve.kernels.triton.terms import Terms, Tile, tile_for
 
 
-def small_tile(group: int, head_dim: int, dtype: torch.dtype) -> Tile | None:
+def small_tile(group: int, head_dim: int, dtype: torch.dtype, arch: int) -> Tile | None:
     """The tile for items of few queries beside large ones; None where one query fills more.
 
-    group: query heads of a KV head.
+    group: query heads of a KV head. arch: as of launch.arch_of.
     """
-    return tile_for(group, head_dim, dtype) if group <= 16 else None
+    return tile_for(group, head_dim, dtype, arch) if group <= 16 else None
 
 
 def shared_launches(

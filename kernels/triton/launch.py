@@ -45,6 +45,14 @@ def is_interpreted() -> bool:
     return bool(triton.knobs.runtime.interpret)
 
 
+def arch_of(device: torch.device) -> int:
+    """The GPU's architecture as in sm_90: 90, which also stands for the interpreter's CPU."""
+    if device.type != "cuda":
+        return 90
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
+
+
 def power_of_2(n: int, least: int = 1) -> int:
     """The least power of two that is at least n and `least`."""
     return max(least, 1 << max(n - 1, 0).bit_length())

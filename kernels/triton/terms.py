@@ -82,17 +82,20 @@ class Tile:
         return {"BLOCK_M": self.rows, "BLOCK_N": self.keys}
 
 
-def tile_for(rows: int, head_dim: int, dtype: torch.dtype) -> Tile:
-    """The tile for `rows` query rows that could share their KV reads.
+def tile_for(rows: int, head_dim: int, dtype: torch.dtype, arch: int) -> Tile:
+    """The tile for `rows` query rows that could share their KV reads. arch: as of launch.arch_of.
 
     16 rows is the least that tensor cores take; 64 feeds one warp group; 128 reads KV half as
     often. float32 multiplies without tensor cores and holds twice the bytes: its tiles are small.
+    All are chosen so that nothing is spilled, which test_aot.py holds; before sm_90 products live
+    in registers beside everything else, so that fewer keys fit.
     """
     wide = head_dim > 128
     if dtype == torch.float32:
         return Tile(16 if rows <= 16 else 32, 16, 4, 2)
     if rows <= 16:
-        return Tile(16, 32 if wide else 64, 4, 3)
+        return Tile(16, 32 if wide else 64, 4, 2 if wide and arch < 90 else 3)
+    keys = 32 if wide or (arch < 90 and head_dim > 64) else 64
     if rows <= 64 or wide:
-        return Tile(64, 32 if wide else 64, 8 if wide else 4, 2)
-    return Tile(128, 64, 8, 2)
+        return Tile(64, keys, 8 if wide else 4, 2)
+    return Tile(128, keys, 8, 2)

@@ -32,8 +32,9 @@ LEAST_KEYS = 512  # in a part of a split range
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """All int32. Item i: counts[i] tokens of the step, queries[firsts[i]] .., over places begins[i]
-    .. ends[i] - 1 of the page table that starts at tables[i] in page_indices. The first `large`
-    items have more queries than `few`, both kinds are ordered longest first.
+    .. ends[i] - 1 of the page table that starts at tables[i] in page_indices; every one of them may
+    see the places before clears[i]. The first `large` items have more queries than `few`, both
+    kinds are ordered longest first.
 
     parts: [len(queries)], where each query of each item writes, or -1: the output itself.
     merged: [m] tokens with parts merge_indptr[n] .. merge_indptr[n + 1] - 1. part_count: parts in
@@ -47,6 +48,7 @@ class Work:
     tables: Int32
     begins: Int32
     ends: Int32
+    clears: Int32
     merged: Int32
     merge_indptr: Int32
     part_count: int
@@ -59,13 +61,15 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Tokens members[first] .. of count each, over begin .. end - 1 of a table; all int64."""
+    """Tokens members[first] .. of count each, over begin .. end - 1 of a table, before clear
+    without a mask; all int64."""
 
     first: Int64
     count: Int64
     table: Int64
     begin: Int64
     end: Int64
+    clear: Int64
 
 
 def cut(
@@ -102,7 +106,7 @@ def cut(
         first = np.arange(0, len(tokens), queries, dtype=np.int64)
         count = np.minimum(queries, len(tokens) - first)
         table = np.full(len(first), page_indptr[rows[0]], np.int64)
-        edges = np.full(len(first), begin), np.full(len(first), end)
+        edges = [np.full(len(first), place) for place in (begin, end, end)]
         tiles.append(Tiles(at + first, count, table, *edges))
         members.append(tokens)
         at += len(tokens)
@@ -147,7 +151,8 @@ def _row_tiles(
     offset = _within(counts) * queries
     count = np.minimum(queries, lengths[row] - offset)
     end = positions[row] + offset + count
-    return Tiles(starts[row] + offset, count, page_indptr[row].astype(np.int64), own[row], end)
+    tables = page_indptr[row].astype(np.int64)
+    return Tiles(starts[row] + offset, count, tables, own[row], end, end - count + 1)
 
 
 def _join(tiles: Sequence[Tiles]) -> Tiles:
@@ -167,7 +172,7 @@ def _clip(tiles: Tiles, places: Int64, window: int) -> Tiles:
         np.minimum.at(least, whole, places[entries])
         begin = np.maximum(begin, least - window + 1)
     kept = begin < tiles.end
-    fields = (tiles.first, tiles.count, tiles.table, begin, tiles.end)
+    fields = (tiles.first, tiles.count, tiles.table, begin, tiles.end, tiles.clear)
     return Tiles(*(field[kept] for field in fields))
 
 
@@ -184,7 +189,8 @@ def _split(tiles: Tiles, wanted: int, few: int) -> Tiles:
         source = np.repeat(np.arange(len(length)), pieces)
         begin = tiles.begin[source] + _within(pieces) * size[source]
         end = np.minimum(begin + size[source], tiles.end[source])
-        tiles = Tiles(tiles.first[source], tiles.count[source], tiles.table[source], begin, end)
+        kept = (tiles.first[source], tiles.count[source], tiles.table[source])
+        tiles = Tiles(*kept, begin, end, np.minimum(tiles.clear[source], end))
     order = np.lexsort((tiles.begin - tiles.end, tiles.count <= few))
     return Tiles(*(getattr(tiles, name)[order] for name in Tiles.__slots__))
 
@@ -210,6 +216,7 @@ def _work(tiles: Tiles, members: Int64, large: int) -> Work:
         tables=tiles.table.astype(np.int32),
         begins=tiles.begin.astype(np.int32),
         ends=tiles.end.astype(np.int32),
+        clears=tiles.clear.astype(np.int32),
         merged=merged.astype(np.int32),
         merge_indptr=indptr.astype(np.int32),
         part_count=int(indptr[-1]),

@@ -5,18 +5,23 @@ Owns: the names of the backends and what "auto" means. Must not know: shapes, th
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
+from radixserve.attention.base import AttentionBackend, AttentionShape
 from radixserve.attention.cpu import CpuAttention
 from radixserve.attention.native import NativeAttention
 from radixserve.attention.reference import ReferenceAttention
 from radixserve.errors import ConfigError
 
-Backend = type[CpuAttention] | type[NativeAttention] | type[ReferenceAttention]
+Caches = list[torch.Tensor]
+Backend = Callable[[AttentionShape, int, Caches, Caches], AttentionBackend]
+"""Called with the shape, page_size and the K and V caches of all layers."""
 
 
 def choose(name: str, device: torch.device | str) -> Backend:
-    """The backend class that `name` (auto, reference, cpu, native) means on `device`.
+    """The backend class that `name` (auto, reference, cpu, native, triton) means on `device`.
 
     Raises ConfigError for an unknown name, or a backend that cannot run on the device.
     """
@@ -30,7 +35,22 @@ def choose(name: str, device: torch.device | str) -> Backend:
             return CpuAttention
         case "native" if kind == "cpu":
             return NativeAttention
+        case "triton":
+            return _triton()
         case "cpu" | "native":
             raise ConfigError(f"attention backend {name!r} needs device cpu, not {kind}")
         case _:
-            raise ConfigError(f"unknown attention backend {name!r}: auto, reference, cpu or native")
+            raise ConfigError(
+                f"unknown attention backend {name!r}: auto, reference, cpu, native or triton"
+            )
+
+
+def _triton() -> Backend:
+    # Imported where it is asked for: Triton is not there on every platform, and slow to import.
+    try:
+        from radixserve.attention.triton import TritonAttention
+    except ModuleNotFoundError as error:
+        if error.name != "triton":
+            raise
+        raise ConfigError("attention backend 'triton': the package triton is missing") from error
+    return TritonAttention

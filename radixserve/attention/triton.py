@@ -18,7 +18,7 @@ from radixserve.kernels.cpu.paged import PagedAttention
 from radixserve.kernels.triton.attend_decode import attend_decode, choose_splits
 from radixserve.kernels.triton.attend_extend import DeviceWork, attend_extend, queries_in_tile
 from radixserve.kernels.triton.attend_shared import attend_shared, small_tile
-from radixserve.kernels.triton.launch import is_interpreted
+from radixserve.kernels.triton.launch import arch_of, is_interpreted
 from radixserve.kernels.triton.store_kv import store_kv
 from radixserve.kernels.triton.terms import Terms, Tile
 from radixserve.kernels.triton.work import Work, cut
@@ -68,7 +68,8 @@ class TritonAttention:
         self._page_size = page_size
         self._k_cache = k_cache
         self._v_cache = v_cache
-        self._small = small_tile(self._group, self._head_dim, self._dtype)
+        self._arch = arch_of(self._device)
+        self._small = small_tile(self._group, self._head_dim, self._dtype, self._arch)
         self._tile: Tile | None = None
 
     def plan(self, inputs: AttentionInputs) -> None:
@@ -90,7 +91,8 @@ class TritonAttention:
     def _plan_work(self, inputs: AttentionInputs, slots: Int32) -> None:
         sharing = [int(inputs.lengths[list(group.rows)].sum()) for group in inputs.shared]
         longest = max(int(inputs.lengths.max(initial=1)), *sharing, 1)
-        self._tile, queries = queries_in_tile(longest, self._group, self._head_dim, self._dtype)
+        kind = (self._group, self._head_dim, self._dtype, self._arch)
+        self._tile, queries = queries_in_tile(longest, *kind)
         self._is_shared = bool(inputs.shared) and self._small is not None
         wanted = ITEMS_PER_PROCESSOR * self._processors // self._num_kv_heads
         work = cut(
@@ -112,8 +114,9 @@ class TritonAttention:
     ) -> tuple[torch.Tensor, DeviceWork]:
         arrays = (slots, positions, page_indices, work.firsts, work.counts, work.queries)
         first, places, indices, firsts, counts, queries = self._stage(arrays)
-        arrays = (work.parts, work.tables, work.begins, work.ends, work.merged, work.merge_indptr)
-        parts, tables, begins, ends, merged, merge_indptr = self._stage(arrays)
+        ranges = (work.parts, work.tables, work.begins, work.ends, work.clears)
+        parts, tables, begins, ends, clears = self._stage(ranges)
+        merged, merge_indptr = self._stage((work.merged, work.merge_indptr))
         return first, DeviceWork(
             positions=places,
             indices=indices,
@@ -124,6 +127,7 @@ class TritonAttention:
             tables=tables,
             begins=begins,
             ends=ends,
+            clears=clears,
             merged=merged,
             merge_indptr=merge_indptr,
             part_count=work.part_count,

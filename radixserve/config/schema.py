@@ -28,7 +28,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = "auto"
     device: Annotated[Literal["auto", "cpu"], Doc(description="where the model runs")] = "auto"
     attention: Annotated[
-        Literal["auto", "reference", "cpu", "native", "triton"], Doc(description="attention backend")
+        Literal["auto", "reference", "cpu", "native", "triton"],
+        Doc(description="attention backend"),
     ] = "auto"
     threads: Annotated[int, Doc(description="CPU threads of the engine; 0: physical cores")] = 0
 
@@ -65,7 +66,7 @@ class ScheduleConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0.3
     shared_attention: Annotated[
         bool,
-        Doc(description="read a prefix once for all rows of a step (native attention)"),
+        Doc(description="read a prefix once for all rows of a step (native and triton attention)"),
     ] = True
     step_retries: Annotated[int, Doc(description="failed steps that a request survives")] = 1
     step_timeout_s: Annotated[

@@ -80,7 +80,7 @@ class Scene:
 
     def extend(self, wanted: int = 1, processors: int = 2) -> torch.Tensor:
         longest = max(self.lengths)
-        tile, queries = queries_in_tile(longest, self.group, self.head_dim, self.dtype)
+        tile, queries = queries_in_tile(longest, self.group, self.head_dim, self.dtype, 90)
         work = self.cut((), queries=queries, wanted=wanted)
         staged = self.staged(work)
         args = (self.q, *self.caches(), staged, self.terms, tile)
@@ -88,8 +88,8 @@ class Scene:
 
     def shared(self, groups: tuple[SharedGroup, ...], wanted: int = 1) -> torch.Tensor:
         many = sum(self.lengths)
-        tile, queries = queries_in_tile(many, self.group, self.head_dim, self.dtype)
-        small = small_tile(self.group, self.head_dim, self.dtype)
+        tile, queries = queries_in_tile(many, self.group, self.head_dim, self.dtype, 90)
+        small = small_tile(self.group, self.head_dim, self.dtype, 90)
         assert small is not None
         few = small.rows // self.group
         work = self.cut(groups, queries=queries, few=few, wanted=wanted)
@@ -103,7 +103,17 @@ class Scene:
 
     def staged(self, work: Work) -> DeviceWork:
         places = [p + i for p, n in zip(self.positions, self.lengths) for i in range(n)]
-        names = ("firsts", "counts", "queries", "parts", "tables", "begins", "ends", "merged")
+        names = (
+            "firsts",
+            "counts",
+            "queries",
+            "parts",
+            "tables",
+            "begins",
+            "ends",
+            "clears",
+            "merged",
+        )
         return DeviceWork(
             torch.tensor(places, dtype=torch.int32),
             torch.from_numpy(self.indices),
