@@ -6,12 +6,13 @@ expressions are run. A parameter whose effect does not exist yet raises NotImple
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
 from radixserve.lang.choices import ChoicesMethod, token_length_normalized
 from radixserve.lang.constraints import constraint
 from radixserve.lang.ir import Chain, Expr, Gen, RoleBegin, RoleEnd, Select, items
+from radixserve.lang.limits import bias, seconds
 from radixserve.lang.sampling import Sampling, refuse_later, stop_texts, token_ids
 
 _GREEDY_BELOW = 1e-6
@@ -48,6 +49,9 @@ def gen(  # noqa: PLR0913 - the compatible surface
     json_object: bool | None = None,
     whitespace: Literal["fixed", "bounded"] | None = None,
     constraint_mode: Literal["enforce", "validate"] | None = None,
+    seed: int | None = None,
+    logit_bias: Mapping[int, float] | None = None,
+    timeout: float | None = None,
 ) -> Expr:
     """Let the model write; the text becomes variable `name`. None means run()'s default.
 
@@ -61,6 +65,9 @@ def gen(  # noqa: PLR0913 - the compatible surface
     regex for such a value, whose text, not itself, is the variable; a str stands in quotes.
     whitespace: blanks around JSON's punctuation, one spelling or up to 8. constraint_mode:
     "validate" enforces what can be, and the meta information has constraint_violations.
+
+    seed: the same seed, prompt and parameters give the same text. logit_bias: token id to addend,
+    -100 to 100. timeout: seconds for this call, else DeadlineExceeded.
     """
     _check_name(name)
     refuse_later(stop_regex=stop_regex)
@@ -92,14 +99,16 @@ def gen(  # noqa: PLR0913 - the compatible surface
         logprob_start_len=logprob_start_len,
         top_logprobs_num=top_logprobs_num,
         return_text_in_logprobs=return_text_in_logprobs,
+        sampling_seed=seed,
+        logit_bias=bias(logit_bias),
         **bound,
     )
     if choices is not None:
         method = choices_method or token_length_normalized
-        return _choice_of(name, choices, sampling, method)
+        return _choice_of(name, choices, sampling, method, timeout)
     if choices_method is not None:
         raise ValueError("gen(choices_method=..) needs choices")
-    return Gen(name, sampling)
+    return Gen(name, sampling, seconds(timeout))
 
 
 def select(
@@ -107,17 +116,18 @@ def select(
     choices: Sequence[str] | None = None,
     temperature: float = 0.0,
     choices_method: ChoicesMethod = token_length_normalized,
+    timeout: float | None = None,
 ) -> Expr:
     """Let the model pick one of `choices`; variable `name` is exactly that string.
 
     Every choice is scored by its own tokens' log-probabilities after the prompt, then
     choices_method picks. Its scores are in the meta information. Sampling (temperature > 0) is not
-    implemented.
+    implemented. timeout: seconds for this call.
     """
     _check_name(name)
     if choices is None:
         raise ValueError("select() needs choices")
-    return _choice_of(name, choices, Sampling(temperature=temperature), choices_method)
+    return _choice_of(name, choices, Sampling(temperature=temperature), choices_method, timeout)
 
 
 def system(expr: str | Expr | None = None) -> Expr:
@@ -206,7 +216,11 @@ def OpenAI(*_: Any, **__: Any) -> NoReturn:  # noqa: N802 - a class in the compa
 
 
 def _choice_of(
-    name: str | None, choices: Sequence[str], sampling: Sampling, method: ChoicesMethod
+    name: str | None,
+    choices: Sequence[str],
+    sampling: Sampling,
+    method: ChoicesMethod,
+    timeout: float | None,
 ) -> Select:
     if isinstance(choices, str) or not all(isinstance(each, str) for each in choices):
         raise TypeError(f"choices must be a list of strings, not {choices!r}")
@@ -217,7 +231,7 @@ def _choice_of(
             raise ValueError(f"{given} has no effect on a choice")
         if value >= _GREEDY_BELOW:
             raise NotImplementedError(f"select with temperature {value} is not implemented yet")
-    return Select(name, tuple(choices), method)
+    return Select(name, tuple(choices), method, seconds(timeout))
 
 
 def _role(role: str, expr: str | Expr | None) -> Chain:

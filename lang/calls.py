@@ -23,6 +23,7 @@ from radixserve.lang.errors import (
     ProgramCancelled,
     is_transient,
 )
+from radixserve.lang.limits import seconds
 from radixserve.lang.portal import Portal
 
 FIRST_PAUSE = 0.25  # seconds before the second try; doubled before each further one
@@ -53,8 +54,7 @@ class Deadline:
     """A moment that a whole program must not pass; None is never."""
 
     def __init__(self, timeout: float | None, what: str) -> None:
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f"timeout must be more than 0 seconds, not {timeout}")
+        seconds(timeout)
         self.at = None if timeout is None else time.monotonic() + timeout
         self._timeout = timeout
         self._what = what

@@ -19,6 +19,7 @@ from radixserve.lang.batch import LIST_AHEAD, Batch, BatchOptions, programs_at_o
 from radixserve.lang.checkpoint import Checkpoint
 from radixserve.lang.interpreter import Settings
 from radixserve.lang.ir import Nested
+from radixserve.lang.limits import LIMITS
 from radixserve.lang.progress import Progress
 from radixserve.lang.run import Run
 from radixserve.lang.sampling import RunDefaults, run_defaults
@@ -293,6 +294,8 @@ def _opener(
 ) -> OpenRun:
     """Opens runs with these settings, checked now; the backend is looked up for the first run."""
     seed = sampling.pop("seed", None)
+    if seed is not None:
+        LIMITS["sampling_seed"]("seed", seed)
     settings = Settings(run_defaults(cast("RunDefaults", sampling)), stream, seed)
 
     def open_run(on_loop: bool) -> Run:

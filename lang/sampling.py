@@ -1,7 +1,7 @@
 """Sampling parameters as programs write them and as they go on the wire.
 
 Owns: one record for what gen() and run() may say, and how one falls back on the other. Must not
-know: which values are legal (the server checks them) or how a call is sent.
+know: how a call is sent.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, TypedDict
+
+from radixserve.lang.limits import LIMITS
 
 _BESIDE = ("return_logprob", "logprob_start_len", "top_logprobs_num", "return_text_in_logprobs")
 
@@ -18,6 +20,7 @@ class Sampling:
     """None means: not said here. An empty tuple means: none.
 
     regex to constraint_mode: of lang.constraints; more_stop: texts to stop at beside `stop`.
+    Construction raises ValueError or TypeError for a number that no backend takes.
     """
 
     max_new_tokens: int | None = None
@@ -36,6 +39,8 @@ class Sampling:
     logprob_start_len: int | None = None
     top_logprobs_num: int | None = None
     return_text_in_logprobs: bool | None = None
+    sampling_seed: int | None = None
+    logit_bias: dict[int, float] | None = None
     regex: str | None = None
     json_schema: str | dict[str, Any] | bool | None = None
     ebnf: str | None = None
@@ -45,6 +50,11 @@ class Sampling:
     whitespace: str | None = None
     constraint_mode: str | None = None
     more_stop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, check in LIMITS.items():
+            if (value := getattr(self, name)) is not None:
+                check(name, value)
 
     def over(self, defaults: Sampling) -> Sampling:
         """These values, and those of `defaults` where nothing was said."""

@@ -20,8 +20,6 @@ class RuntimeEndpoint:
     timeout: seconds without a byte after which a call fails. verify: as in httpx.
     """
 
-    constrains = True
-
     def __init__(
         self,
         base_url: str,

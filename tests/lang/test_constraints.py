@@ -146,7 +146,11 @@ def test_a_constraint_is_no_default_of_a_run():
 
 def test_every_parameter_of_gen_has_a_mapping():
     """To a sampling parameter, a constraint, or a part of the expression."""
-    renamed = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens"}
+    renamed = {
+        "max_tokens": "max_new_tokens",
+        "min_tokens": "min_new_tokens",
+        "seed": "sampling_seed",
+    }
     given = {renamed.get(name, name) for name in inspect.signature(sgl.gen).parameters}
     told = set(Sampling.__dataclass_fields__) - {"more_stop"}
     beside = {"name", "choices", "choices_method", "dtype", "stop_regex"}
