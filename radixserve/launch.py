@@ -27,6 +27,7 @@ from radixserve.gateway import Gateway, Watched
 from radixserve.metrics.trail import Recorder
 from radixserve.models.spec import read_spec
 from radixserve.text.renderer import Renderer
+from radixserve.warm import read_prompts, warm_up
 from radixserve.weights import source
 from radixserve.wire import codec
 from radixserve.wire.channels import FrontChannel, MemoryFront, ZmqFront
@@ -104,11 +105,15 @@ class ThreadChild:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What every engine of one front is started with. setup: the first message down."""
+    """What every engine of one front is started with.
+
+    setup: the first message down. warm: prompts to compute first.
+    """
 
     config: Config
     renderer: Renderer
     setup: bytes
+    warm: tuple[bytes, ...]
     inline: bool
 
     @classmethod
@@ -125,7 +130,8 @@ class Site:
             stop_ids=sorted({*tokenizer.eos_ids, *spec.eos_ids}),
             tokenizer=tokenizer.to_engine(),
         )
-        return cls(config, renderer, codec.encode([setup]), inline)
+        warm = await asyncio.to_thread(read_prompts, config.cache.warm, renderer)
+        return cls(config, renderer, codec.encode([setup]), warm, inline)
 
     async def start(self) -> tuple[FrontChannel, Ready, Child]:
         """An engine with the model loaded. Raises ModelLoadError, or EngineDead."""
@@ -164,6 +170,11 @@ class Launched:
         await asyncio.to_thread(self._child.end, 0)
         channel, ready, self._child = await self._site.start()
         await self.gateway.attach(channel, ready, self._child)
+        await self.warm_up()
+
+    async def warm_up(self) -> None:
+        """Compute the warm prompts. Raises ConfigError for one that does not fit."""
+        await warm_up(self._site.warm, self.gateway.submit)
 
     async def failure(self) -> str:
         """Returns, with what is wrong, when the engine has ended, or has been silent or stuck in
@@ -199,7 +210,13 @@ async def launch(
     site = await Site.prepare(config, inline=inline)
     channel, ready, child = await site.start()
     gateway = Gateway(site.config, channel, site.renderer, ready, child, recorders)
-    return Launched(site, gateway, child)
+    launched = Launched(site, gateway, child)
+    try:
+        await launched.warm_up()
+    except BaseException:
+        await launched.close(at_once=True)
+        raise
+    return launched
 
 
 async def _wait_ready(channel: FrontChannel, alive: Callable[[], bool]) -> Ready:

@@ -283,6 +283,7 @@ def _build(channel: EngineChannel, heart: Heart, setup: Setup) -> tuple[Loop, Re
         config.cache.page_size,
         enabled=config.cache.prefix_cache,
         audit=config.cache.audit,
+        warm_share=config.cache.warm_share,
     )
     scheduler = Scheduler(
         config.schedule,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from radixserve.api import faults, operator
+from radixserve.api import cache, faults, operator
 from radixserve.api.access import Access
 from radixserve.api.cors import Cors
 from radixserve.api.door import OperatedDoor
@@ -43,8 +43,8 @@ def create_app(
     life, metrics = life or Life(), metrics or Metrics()
     door = gateway if isinstance(gateway, OperatedDoor) else OperatedDoor(gateway, http)
     front = Front(door, config, NativeService(door), life, metrics)
-    for router in (openai.routes(front), native.routes(front), operator.routes(front)):
-        app.include_router(router)
+    for part in (openai, native, operator, cache):
+        app.include_router(part.routes(front))
     app.add_middleware(
         Entrance,
         life=life,

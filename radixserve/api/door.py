@@ -18,6 +18,7 @@ from radixserve.config.schema import HttpConfig
 from radixserve.errors import EngineDead, InvalidRequest
 from radixserve.native.calls import Door
 from radixserve.text.renderer import Renderer
+from radixserve.wire.cache import CacheStats, TreeNode
 from radixserve.wire.messages import Gauges, Ready
 
 
@@ -90,6 +91,14 @@ class OperatedDoor:
 
     async def gauges(self) -> Gauges:
         return await self.gateway.gauges()
+
+    async def cache_stats(self) -> CacheStats:
+        return await self.gateway.cache_stats()
+
+    async def cache_tree(
+        self, namespace: str | None, depth: int, limit: int
+    ) -> tuple[CacheStats, list[TreeNode]]:
+        return await self.gateway.cache_tree(namespace, depth, limit)
 
 
 def _shortest(asked: float | None, most: float | None) -> float | None:

@@ -18,6 +18,7 @@ import msgspec
 from radixserve.chunks import Chunk, Request
 from radixserve.errors import ContextTooLong, InvalidRequest
 from radixserve.text.renderer import Renderer
+from radixserve.wire.cache import CacheStats, TreeNode
 from radixserve.wire.messages import Gauges, Ready
 from radixserve.wire.params import SamplingParams
 
@@ -43,6 +44,10 @@ class Door(Protocol):
     def abort(self, rid: str) -> None: ...
     async def flush(self) -> int: ...
     async def gauges(self) -> Gauges: ...
+    async def cache_stats(self) -> CacheStats: ...
+    async def cache_tree(
+        self, namespace: str | None, depth: int, limit: int
+    ) -> tuple[CacheStats, list[TreeNode]]: ...
 
 
 def new_rid() -> str:

@@ -22,6 +22,7 @@ from radixserve.chunks import Chunk, Request
 from radixserve.errors import InvalidRequest
 from radixserve.native.calls import Door
 from radixserve.native.collect import Output, completed, finished
+from radixserve.native.explained import cache_fields
 from radixserve.native.reply import prompt_fields
 from radixserve.native.request import Call
 from radixserve.text.choices import EncodedChoice
@@ -39,6 +40,7 @@ class Choosing:
     call: Call
     encoded: EncodedPrompt
     choices: tuple[EncodedChoice, ...]
+    tokenizer: Tokenizer
     bos: bytes
     unconditional: bool
     requests: list[Request] = field(default_factory=list)
@@ -96,8 +98,9 @@ def choosing(
     unconditional = (call.body.input or [{}])[-1].get("unconditional")
     if not isinstance(unconditional, bool | None):
         raise InvalidRequest("unconditional must be true or false", param="input.unconditional")
-    bos = _opening(gateway.renderer.tokenizer)
-    planned = Choosing(call, encoded, choices, bos, bool(unconditional))
+    tokenizer = gateway.renderer.tokenizer
+    bos = _opening(tokenizer)
+    planned = Choosing(call, encoded, choices, tokenizer, bos, bool(unconditional))
     common = encoded.ids.astype("<i4").tobytes()
     for choice in choices:
         packed = choice.ids.astype("<i4").tobytes()
@@ -138,4 +141,8 @@ async def scored(planned: Choosing, chunks: AsyncIterator[tuple[int, Chunk]]) ->
         "prompt_tokens": len(planned.encoded.ids),
         "cached_tokens": min((usage.cached_tokens for usage in usages), default=0),
     }
+    reports = [finished(output).cache for output in outputs]
+    if reports and reports[0] is not None:
+        prompt = planned.requests[0].prompt
+        meta["cache"] = cache_fields(reports[0], prompt, planned.tokenizer)
     return {"choices": choices, "meta_info": meta}

@@ -13,6 +13,7 @@ from typing import Any
 from radixserve.chunks import Chunk, Finish
 from radixserve.native.collect import Output, finished
 from radixserve.native.entries import Entry, PromptEntries, Spelt
+from radixserve.native.explained import cache_fields
 from radixserve.native.request import Call
 from radixserve.text.parts import EncodedPrompt
 from radixserve.text.tokenizer import Tokenizer
@@ -118,6 +119,8 @@ class Answer:
             meta["forced_tokens"] = finish.usage.forced_tokens
             meta |= constraint_fields(finish)
             meta["e2e_latency"] = self._latency
+            if finish.cache is not None:
+                meta["cache"] = cache_fields(finish.cache, self._prompt.ids, self._tokenizer)
         return meta
 
     def _output_fields(self) -> dict[str, Any]:

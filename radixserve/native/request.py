@@ -41,7 +41,10 @@ REFUSED_FIELDS: dict[str, tuple[Any, ...]] = {
 
 
 class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """logprob_start_len: first prompt token to score, -1 for none. program: see ProgramRef."""
+    """logprob_start_len: first prompt token to score, -1 for none. program: see ProgramRef.
+
+    explain_cache: tell why no more of the prompt was cached, see explained.cache_fields.
+    """
 
     text: str | list[str] | None = None
     input_ids: list[Any] | None = None
@@ -57,6 +60,7 @@ class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     extra_key: Name = ""
     priority: int = 0
     program: dict[str, Any] | None = None
+    explain_cache: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,7 @@ def prepare(raw: object, gateway: Door) -> Call:
                 namespace=namespace(body.cache_salt, body.extra_key),
                 priority=body.priority,
                 program=program,
+                explain_cache=body.explain_cache,
             )
         )
     name = body.rid if isinstance(body.rid, str) and body.rid else rids[0]

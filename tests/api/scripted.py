@@ -21,6 +21,7 @@ from radixserve.text.chat import ChatTemplate
 from radixserve.text.files import read_folder
 from radixserve.text.renderer import Renderer
 from radixserve.text.tokenizer import Tokenizer
+from radixserve.wire.cache import CacheReport, CacheStats, TreeNode
 from radixserve.wire.messages import (
     Finished,
     FinishReason,
@@ -141,6 +142,18 @@ class ScriptedGateway:
     async def gauges(self) -> Gauges:
         return Gauges(running=self.running, kv_tokens=self.info.kv_tokens, steps=7)
 
+    async def cache_stats(self) -> CacheStats:
+        return CacheStats(**dict.fromkeys(CacheStats.__struct_fields__, 1))
+
+    async def cache_tree(self, namespace, depth, limit):
+        self.asked_tree = (namespace, depth, limit)
+        rows = [
+            TreeNode(parent=None, namespace="a"),
+            TreeNode(parent=0, tokens=20, ids=[300, 301], users=1, used=9, is_warm=True),
+            TreeNode(parent=1, tokens=1, ids=[302], left_out=3),
+        ]
+        return await self.cache_stats(), rows
+
     def _cached(self, request: Request) -> int:
         prompt = request.prompt
         best = 0
@@ -206,6 +219,9 @@ class ScriptedGateway:
             computed_tokens=len(request.prompt) // 4 - cached,
             truncated=self.truncated,
             forced_tokens=self.forced_tokens,
+            cache=CacheReport(matched=cached, reason="evicted", other=7, lost=1)
+            if request.explain_cache
+            else None,
             **more,
         )
 

@@ -44,11 +44,12 @@ def chat_job(given: ChatRequest, gateway: Door, default_max_tokens: int) -> Job:
         namespace=namespace(given.cache_salt),
         priority=given.priority,
         program=program_ref(given.program),
+        explain_cache=given.explain_cache,
     )
     tokenizer = gateway.renderer.tokenizer
     choices = [ChatChoice(i, tokenizer, best is not None) for i in range(params.n)]
     head = Head(model=gateway.model_name, rid=rid, show_usage=options.include_usage)
-    return Job((request,), head, ChatReply(choices), wish)
+    return Job((request,), head, ChatReply(choices), wish, tokenizer)
 
 
 class ChatReply:

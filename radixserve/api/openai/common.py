@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -18,7 +18,9 @@ from radixserve.native.calls import Calls, Numbered
 from radixserve.native.collect import completed
 from radixserve.native.collect import total as total_usage
 from radixserve.native.constraint import Wish
+from radixserve.native.explained import cache_fields
 from radixserve.native.reply import constraint_fields
+from radixserve.text.tokenizer import Tokenizer
 
 Event = dict[str, Any]
 
@@ -56,13 +58,24 @@ class Reply(Protocol):
 class Counts:
     """Usage of a whole call: each prompt once, outputs summed. Adding an aborted output raises."""
 
-    def __init__(self, prompts: int) -> None:
-        self._usages: list[list[Usage]] = [[] for _ in range(prompts)]
+    def __init__(self, requests: Sequence[Request], tokenizer: Tokenizer) -> None:
+        self._requests = requests
+        self._tokenizer = tokenizer
+        self._usages: list[list[Usage]] = [[] for _ in requests]
+        self._reports: dict[int, Event] = {}
 
     def add(self, position: int, chunk: Chunk) -> None:
         if chunk.finish is not None:
             completed(chunk.finish)
             self._usages[position].append(chunk.finish.usage)
+            if chunk.finish.cache is not None:
+                prompt = self._requests[position].prompt
+                self._reports[position] = cache_fields(chunk.finish.cache, prompt, self._tokenizer)
+
+    def explanations(self) -> Event:
+        """One for each prompt, where they were asked for."""
+        reports = [self._reports[position] for position in sorted(self._reports)]
+        return {"cache": reports} if reports else {}
 
     def fields(self) -> Event:
         return usage_fields(total_usage(usages) for usages in self._usages)
@@ -72,26 +85,31 @@ class Counts:
 class Job:
     """A call ready to run: its requests, and who makes the answer of their chunks.
 
-    wish: what all outputs are to be bound to.
+    wish: what all outputs are to be bound to. tokenizer: for what is told of the cache.
     """
 
     requests: tuple[Request, ...]
     head: Head
     reply: Reply
-    wish: Wish | None = None
+    wish: Wish | None
+    tokenizer: Tokenizer
 
     async def whole(self, calls: Calls) -> Event:
         """The answer. Raises RequestError; cancelling aborts what runs."""
-        counts = Counts(len(self.requests))
+        counts = Counts(self.requests, self.tokenizer)
         async with contextlib.aclosing(self._started(calls)) as chunks:
             async for position, chunk in chunks:
                 counts.add(position, chunk)
                 self.reply.add(position, chunk)
-        return self._object(self.reply.kind, self.reply.choices()) | {"usage": counts.fields()}
+        whole = self._object(self.reply.kind, self.reply.choices())
+        return whole | {"usage": counts.fields(), **counts.explanations()}
 
     async def events(self, calls: Calls) -> AsyncGenerator[Event | None, None]:
-        """The answer as events, first None: the call is accepted. Closing aborts what runs."""
-        counts = Counts(len(self.requests))
+        """The answer as events, first None: the call is accepted. Closing aborts what runs.
+
+        What is told of the cache comes last, with the usage if that is told.
+        """
+        counts = Counts(self.requests, self.tokenizer)
         begun = False
         async with contextlib.aclosing(self._started(calls)) as chunks:
             async for position, chunk in chunks:
@@ -102,8 +120,9 @@ class Job:
                 counts.add(position, chunk)
                 for choice in [*news, *self.reply.add(position, chunk)]:
                     yield self._event([choice], None)
-        if self.head.show_usage:
-            yield self._event([], counts.fields())
+        told = counts.explanations()
+        if self.head.show_usage or told:
+            yield self._event([], counts.fields()) | told
 
     def _started(self, calls: Calls) -> Numbered:
         wishes = [self.wish] * len(self.requests)

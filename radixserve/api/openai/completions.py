@@ -49,6 +49,7 @@ def completion_job(given: CompletionRequest, gateway: Door, default_max_tokens: 
             namespace=namespace(given.cache_salt),
             priority=given.priority,
             program=program_ref(given.program),
+            explain_cache=given.explain_cache,
         )
         for position, (prompt, _) in enumerate(prompts)
     )
@@ -63,7 +64,7 @@ def completion_job(given: CompletionRequest, gateway: Door, default_max_tokens: 
         params.n,
     )
     head = Head(model=gateway.model_name, rid=rid, show_usage=options.include_usage)
-    return Job(requests, head, reply, wish)
+    return Job(requests, head, reply, wish, tokenizer)
 
 
 class CompletionReply:

@@ -33,8 +33,8 @@ class Sampled(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     max_tokens, max_completion_tokens: the smaller holds where both are given; with neither,
     config.http.default_max_tokens does. The bound is cut to what the context has room for.
     top_k, min_p, repetition_penalty, min_tokens, stop_token_ids, ignore_eos, priority, cache_salt,
-    rid and program are ours: see SamplingParams and the native dialect. response_format to
-    constraint_mode: api/openai/constraint.py.
+    rid, program and explain_cache are ours: see SamplingParams and the native dialect.
+    response_format to constraint_mode: api/openai/constraint.py.
     """
 
     model: str = ""
@@ -60,6 +60,7 @@ class Sampled(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     cache_salt: Name = ""
     rid: str = ""
     program: dict[str, Any] | None = None
+    explain_cache: bool = False
     response_format: dict[str, Any] | None = None
     regex: str | None = None
     ebnf: str | None = None
