@@ -24,7 +24,6 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "kv_tokens": (0, 2**31 - 1),
     "memory_share": (0.01, 0.95),
     "warm_share": (0.0, 1.0),
-    "warm_share": (0.0, 1.0),
     "max_running": (1, 65536),
     "max_waiting": (1, 2**31 - 1),
     "token_budget": (1, 2**20),
@@ -104,8 +103,6 @@ def _check_together(config: Config) -> None:
         )
     if config.cache.warm and not config.cache.prefix_cache:
         raise ConfigError("--warm keeps prompts in the prefix cache, which --no-prefix-cache drops")
-    if config.cache.warm and not config.cache.prefix_cache:
-        raise ConfigError("--warm keeps prompts in the prefix cache, which --no-prefix-cache drops")
     if config.parallel.tp_size != 1:
         raise ConfigError(f"--tp-size {config.parallel.tp_size}: only 1 is supported so far")
     if bool(config.http.ssl_certfile) != bool(config.http.ssl_keyfile):
@@ -113,7 +110,6 @@ def _check_together(config: Config) -> None:
     http = config.http
     for flag, file in (
         ("--chat-template", config.text.chat_template),
-        ("--warm", config.cache.warm),
         ("--warm", config.cache.warm),
         ("--ssl-certfile", http.ssl_certfile),
         ("--ssl-keyfile", http.ssl_keyfile),

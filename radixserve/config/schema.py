@@ -49,13 +49,6 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     warm_share: Annotated[
         float, Doc(description="share of the KV pool in which warm prompts are kept first")
     ] = 0.25
-    warm: Annotated[
-        str,
-        Doc(description="file of prompts, one JSON text or message list a line, to compute first"),
-    ] = ""
-    warm_share: Annotated[
-        float, Doc(description="share of the KV pool in which warm prompts are kept first")
-    ] = 0.25
 
 
 class ScheduleConfig(msgspec.Struct, frozen=True, kw_only=True):
