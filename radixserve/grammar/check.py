@@ -14,7 +14,18 @@ from typing import Any
 import msgspec
 
 from radixserve.errors import InvalidRequest
-from radixserve.grammar import automaton, document, ebnf, normalise, regex, rules, spell
+from radixserve.grammar import (
+    automaton,
+    document,
+    ebnf,
+    normalise,
+    regex,
+    rules,
+    spell,
+    structure,
+    structure_reader,
+    tags,
+)
 from radixserve.grammar.refusal import CODE, refused
 from radixserve.grammar.rules import Expr, Grammar
 from radixserve.wire.params import Constraint, Whitespace
@@ -57,6 +68,8 @@ def _canonical(constraint: Constraint) -> Constraint:
         value = _dumped(document.Document(_parsed(value)).whole())
     elif constraint.kind == "choice":
         value = _dumped(_parsed(value))
+    elif constraint.kind == "structural_tag":
+        value = _dumped(structure.canonical(structure_reader.read(_parsed(value))))
     return msgspec.structs.replace(constraint, value=value)
 
 
@@ -137,8 +150,12 @@ def _finished(table: dict[str, Expr], otherwise: str) -> Grammar:
     return found
 
 
-def _structural_tag(_: Constraint) -> Grammar:
-    raise InvalidRequest("structural_tag is not supported", code=CODE)
+def _structural_tag(constraint: Constraint) -> Grammar:
+    found = structure_reader.read(_parsed(constraint.value))
+    made = tags.grammar_of(found, constraint.whitespace, grammar)
+    if made.is_empty:
+        raise structure.wrong("", "", "no text can be completed under it")
+    return made
 
 
 _READERS: dict[str, Callable[[Constraint], Grammar]] = {

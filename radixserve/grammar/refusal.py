@@ -12,13 +12,13 @@ CODE = "unsupported_schema"
 
 class Unsupported(InvalidRequest):
     """A keyword that cannot be enforced. pointer: JSON pointer of the schema that holds it, "" the
-    root; keyword: "" where the schema itself is at fault."""
+    root; keyword: "" where that itself is at fault, which is then called `what`."""
 
     code = CODE
 
-    def __init__(self, pointer: str, keyword: str, why: str) -> None:
+    def __init__(self, pointer: str, keyword: str, why: str, what: str = "schema") -> None:
         place = f"#{pointer}/{keyword}" if keyword else f"#{pointer}"
-        super().__init__(f"{keyword or 'schema'} at {place}: {why}")
+        super().__init__(f"{keyword or what} at {place}: {why}")
         self.pointer = pointer
         self.keyword = keyword
         self.why = why

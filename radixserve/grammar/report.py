@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from radixserve.errors import InvalidRequest
-from radixserve.grammar import check, document, formats
+from radixserve.grammar import check, document, formats, structure, structure_reader
 from radixserve.grammar.refusal import Unsupported
 from radixserve.wire.params import Constraint
 
@@ -83,7 +83,8 @@ def explain(schema: object) -> Report:
 
 
 def explain_constraint(constraint: Constraint) -> Report:
-    """The same for a constraint of any kind; those that are no schema have one finding."""
+    """The same for a constraint of any kind. A structural tag has the findings of the schemas in
+    it, other kinds have one."""
     if constraint.kind == "json_schema":
         try:
             return explain(json.loads(constraint.value))
@@ -93,7 +94,13 @@ def explain_constraint(constraint: Constraint) -> Report:
         check.check(constraint)
     except InvalidRequest as error:
         return of_refusal(error)
-    return Report((Finding("", constraint.kind, "enforced"),))
+    findings = [Finding("", constraint.kind, "enforced")]
+    if constraint.kind == "structural_tag":
+        for pointer, schema in structure.schemas(
+            structure_reader.read(json.loads(constraint.value))
+        ):
+            findings += [_finding(*place) for place in _keywords(schema, pointer)]
+    return Report(tuple(findings))
 
 
 def of_refusal(error: InvalidRequest) -> Report:
