@@ -34,7 +34,8 @@ class Request:
     in the engine. rid: "" draws one. constraint: as grammar.check returned it. timeout_s: seconds
     from its submission until it is ended, whatever it waits for; None: none. origin: who asks.
     explain_cache: Finish tells why no more of the prompt was cached. warm: keep the prompt in the
-    cache first.
+    cache first. shows_special: the text spells control tokens. keeps_stop: the text ends with what
+    stopped it.
     """
 
     prompt: bytes
@@ -51,6 +52,8 @@ class Request:
     origin: Origin = NOBODY
     explain_cache: bool = False
     warm: bool = False
+    shows_special: bool = False
+    keeps_stop: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +104,9 @@ class Finish:
 class Chunk:
     """What is new of output `index`. The first of a stream may be empty: the request is accepted.
 
-    text: UTF-8-safe, never part of a stop string. ids, logprobs: the new tokens, which may run
-    ahead of text while it is held back. prompt_scores: (start, logprobs), before any token.
-    finish: on the last chunk of this index, None before.
+    text: UTF-8-safe, never part of a stop string unless the request keeps those. ids, logprobs:
+    the new tokens, which may run ahead of text while it is held back. prompt_scores: (start,
+    logprobs), before any token. finish: on the last chunk of this index, None before.
     """
 
     index: int
@@ -117,10 +120,14 @@ class Chunk:
 class OutputText:
     """One output's tokens on their way to text."""
 
-    def __init__(self, index: int, renderer: Renderer, params: SamplingParams) -> None:
+    def __init__(self, index: int, renderer: Renderer, request: Request) -> None:
         self._index = index
-        stops = tuple(text.encode() for text in params.stop)
-        self._text: Detokenizer = renderer.detokenizer(stops)
+        self._keeps_stop = request.keeps_stop
+        self._text: Detokenizer = renderer.detokenizer(
+            tuple(text.encode() for text in request.params.stop),
+            skip_special=not request.shows_special,
+            keep_stop=request.keeps_stop,
+        )
         self._count = 0
 
     def take(self, events: list[FromEngine]) -> Chunk:
@@ -156,7 +163,7 @@ class OutputText:
     def _text_of(self, ids: list[int], finished: Finished | None) -> str:
         if finished is None:
             return self._text.push(ids)
-        if isinstance(finished.matched, int):
+        if isinstance(finished.matched, int) and not self._keeps_stop:
             ids = ids[:-1]  # the stop token is not part of the text
         return self._text.push(ids) + self._text.finish(finished.kept_bytes)
 

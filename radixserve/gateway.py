@@ -138,9 +138,7 @@ class Gateway:
         messages = expand(request, self._wire_rids)
         now = asyncio.get_running_loop().time()
         flight = InFlight(client, request, [m.rid for m in messages], self._recorders, now)
-        outputs = [
-            OutputText(index, self.renderer, request.params) for index in range(len(messages))
-        ]
+        outputs = [OutputText(index, self.renderer, request) for index in range(len(messages))]
         self._clients[client] = flight
         self._flights.update((message.rid, flight) for message in messages)
         self._send(messages)

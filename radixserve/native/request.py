@@ -21,10 +21,10 @@ from radixserve.native.calls import MAX_RID, Door, new_rid
 from radixserve.native.constraint import Wish
 from radixserve.native.fields import Name, Path, read
 from radixserve.native.prompts import Prompt, read_prompts
-from radixserve.native.sampling import Sampling, sampling_params
+from radixserve.native.sampling import Asked, Sampling, sampling_params
 from radixserve.text.tokenizer import check_text
 from radixserve.wire.messages import ProgramRef
-from radixserve.wire.params import MAX_TOP_LOGPROBS, SamplingParams
+from radixserve.wire.params import MAX_TOP_LOGPROBS
 
 # Known names that have no effect here yet, with the values that ask for none.
 REFUSED_FIELDS: dict[str, tuple[Any, ...]] = {
@@ -37,6 +37,17 @@ REFUSED_FIELDS: dict[str, tuple[Any, ...]] = {
     "lora_path": ("",),
     "session_params": ({},),
     "custom_logit_processor": ("",),
+    "return_routed_experts": (False,),
+    "routed_experts_start_len": (0,),
+    "return_indexer_topk": (False,),
+    "return_sampling_mask": (False,),
+    "return_flat_raw_top_logprobs": (False,),
+    "return_flat_raw_output_top_logprobs": (False,),
+    "use_audio_in_video": (False,),
+    "background": (False,),
+    "require_reasoning": (False,),
+    "no_logs": (False,),
+    "log_metrics": (True,),
 }
 
 
@@ -103,12 +114,13 @@ def prepare(raw: object, gateway: Door) -> Call:
     rids = _rids(body, len(prompts), batched)
     params = _each_sampling(body, len(prompts), batched)
     requests = []
-    for prompt, rid, (sampling, _) in zip(prompts, rids, params, strict=True):
+    for prompt, rid, asked in zip(prompts, rids, params, strict=True):
+        _check_text_options(prompt, asked)
         start = _first_scored(body, len(prompt.ids) // 4)
         requests.append(
             Request(
                 prompt=prompt.ids,
-                params=sampling,
+                params=asked.params,
                 rid=rid,
                 output_logprobs=wanted.top if wanted.logprobs else None,
                 prompt_logprobs=None if start is None else wanted.top,
@@ -117,6 +129,8 @@ def prepare(raw: object, gateway: Door) -> Call:
                 priority=body.priority,
                 program=program,
                 explain_cache=body.explain_cache,
+                shows_special=asked.shows_special,
+                keeps_stop=asked.keeps_stop,
             )
         )
     name = body.rid if isinstance(body.rid, str) and body.rid else rids[0]
@@ -125,7 +139,7 @@ def prepare(raw: object, gateway: Door) -> Call:
         body=body,
         prompts=tuple(prompts),
         requests=tuple(requests),
-        wishes=tuple(wish for _, wish in params),
+        wishes=tuple(asked.wish for asked in params),
         batched=batched,
         wanted=wanted,
     )
@@ -218,9 +232,20 @@ def check_rid(rid: str) -> None:
         raise InvalidRequest(f"a rid has from 1 to {MAX_RID} characters", param="rid")
 
 
-def _each_sampling(
-    body: Body, count: int, batched: bool
-) -> Sequence[tuple[SamplingParams, Wish | None]]:
+def _check_text_options(prompt: Prompt, asked: Asked) -> None:
+    """The state of a program is what an output keeps, which these would make another text."""
+    for name, value in (
+        ("skip_special_tokens", asked.shows_special),
+        ("no_stop_trim", asked.keeps_stop),
+    ):
+        if value and prompt.encoded is not None:
+            raise InvalidRequest(
+                f"{name} goes with text and input_ids, not with parts",
+                param=f"sampling_params.{name}",
+            )
+
+
+def _each_sampling(body: Body, count: int, batched: bool) -> Sequence[Asked]:
     given = body.sampling_params
     if isinstance(given, dict):
         return [sampling_params(given)] * count

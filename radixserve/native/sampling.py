@@ -5,7 +5,7 @@ Owns: the names, the defaults, which are refused. Must not know: prompts, replie
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 
@@ -17,9 +17,6 @@ from radixserve.wire.params import ConstraintKind, SamplingParams, Whitespace
 # Known names that have no effect here yet, with the values that ask for none.
 REFUSED_SAMPLING: dict[str, tuple[Any, ...]] = {
     "stop_regex": ("", []),
-    "skip_special_tokens": (True,),
-    "spaces_between_special_tokens": (True,),
-    "no_stop_trim": (False,),
     "custom_params": ({},),
 }
 
@@ -32,6 +29,10 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     regex to json_object: at most one; Constraint has what they mean. json_schema, structural_tag:
     JSON as text or as itself. constraint_mode: "validate" leaves out what cannot be enforced of a
     schema, and the reply says what the text breaks of it.
+
+    skip_special_tokens: false spells control tokens in the text, as the tokenizer does: without
+    spaces around them, so spaces_between_special_tokens changes nothing, whichever way.
+    no_stop_trim: the text ends with the stop string or the text of the stop token.
     """
 
     max_new_tokens: int = 128
@@ -57,12 +58,25 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     json_object: bool = False
     whitespace: Whitespace = "fixed"
     constraint_mode: Mode = "enforce"
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    no_stop_trim: bool = False
 
 
-def sampling_params(raw: object, at: str = "sampling_params") -> tuple[SamplingParams, Wish | None]:
+class Asked(NamedTuple):
+    """shows_special, keeps_stop: see chunks.Request."""
+
+    params: SamplingParams
+    wish: Wish | None
+    shows_special: bool
+    keeps_stop: bool
+
+
+def sampling_params(raw: object, at: str = "sampling_params") -> Asked:
     """What a native dictionary asks for. Raises InvalidRequest naming the parameter."""
     given = read(Sampling, raw, refused=REFUSED_SAMPLING, at=at)
-    return _params(given, at), _wish(given, at)
+    shows_special = not given.skip_special_tokens
+    return Asked(_params(given, at), _wish(given, at), shows_special, given.no_stop_trim)
 
 
 def _wish(given: Sampling, at: str) -> Wish | None:

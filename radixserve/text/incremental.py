@@ -34,6 +34,9 @@ class Detokenizer:
     skip_special=False. stops: UTF-8 of the stop strings, none empty. keep_stop: the stop string
     is part of the text.
 
+    Offsets count the bytes of tokens that are no control tokens, as the engine does: a stop string
+    goes on behind a control token, and shows it if it is shown at all.
+
     The pieces that push() and finish() return, joined, are the output up to the engine's cut;
     nothing behind the cut ever gets out. The engine sends no tokens after those that complete a
     stop string: if more arrive, it did not count as one (too early, say), and the text goes on.
@@ -58,22 +61,27 @@ class Detokenizer:
         self._watches = [_StopWatch(stop) for stop in stops]
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = bytearray()
-        self._held_from = 0  # offset of _held in the output
+        self._held_from = 0  # place of _held in what is shown
         self._ends: list[int] = []  # offset behind each token
+        self._controls: list[int] = []  # offset of each control token that is shown
+        self._shown: list[int] = [0]  # bytes of the first n of them
 
     def push(self, ids: Sequence[int]) -> str:
         """New text after the tokens `ids`; "" while all of it is held back, and for no ids."""
         if not ids:
             return ""
-        start = self._held_from + len(self._held)
-        end = start
+        start = end = self._end
         for token in ids:
             piece = output_bytes(self._token_bytes, self._special_bytes, token, self._skip_special)
             self._held += piece
-            end += len(piece)
+            if token in self._special_bytes:
+                self._controls.append(end)
+                self._shown.append(self._shown[-1] + len(piece))
+            else:
+                end += len(piece)
             self._ends.append(end)
-        fresh = bytes(self._held[start - self._held_from :])
-        return self._release(self._safe_end(fresh, start))
+        fresh = self._plain(ids) if self._watches else b""
+        return self._release(self._safe_end(fresh, start, end))
 
     def finish(self, kept_bytes: int | None) -> str:
         """The rest of the text.
@@ -81,7 +89,7 @@ class Detokenizer:
         kept_bytes: offset in the whole output, in bytes, where the stop string begins that ended
         it; None when none did. A character that is cut there becomes U+FFFD.
         """
-        end = self._held_from + len(self._held)
+        end = self._end
         if kept_bytes is not None:
             end = min(end, self._cut(kept_bytes))
         return self._release(end) + self._decoder.decode(b"", final=True)
@@ -90,9 +98,17 @@ class Detokenizer:
         """How many output tokens end at or before offset `kept_bytes`."""
         return bisect.bisect_right(self._ends, kept_bytes)
 
-    def _safe_end(self, fresh: bytes, start: int) -> int:
+    @property
+    def _end(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def _plain(self, ids: Sequence[int]) -> bytes:
+        return b"".join(
+            output_bytes(self._token_bytes, self._special_bytes, token, True) for token in ids
+        )
+
+    def _safe_end(self, fresh: bytes, start: int, end: int) -> int:
         """Offset up to which the output can be shown, whatever follows."""
-        end = start + len(fresh)
         for watch in self._watches:
             watch.feed(fresh, start)
             if watch.match_end is not None:
@@ -113,7 +129,8 @@ class Detokenizer:
         return min(ends, default=kept_bytes)
 
     def _release(self, end: int) -> str:
-        n = max(0, end - self._held_from)
+        shown = end + self._shown[bisect.bisect_right(self._controls, end)]
+        n = max(0, shown - self._held_from)
         text = self._decoder.decode(bytes(self._held[:n]))
         del self._held[:n]
         self._held_from += n

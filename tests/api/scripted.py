@@ -108,7 +108,7 @@ class ScriptedGateway:
 
     async def _steps(self, request: Request, cached: int) -> AsyncGenerator[Chunk, None]:
         count = request.params.n
-        texts = [OutputText(i, self.renderer, request.params) for i in range(count)]
+        texts = [OutputText(i, self.renderer, request) for i in range(count)]
         scripts = [self._events(request, i, cached) for i in range(count)]
         for index in range(count):
             yield texts[index].take([Started(request.rid)])

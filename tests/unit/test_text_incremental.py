@@ -164,10 +164,26 @@ def test_keep_stop_shows_the_stop_string_and_nothing_behind_it():
 def test_control_tokens_are_shown_only_on_request():
     table, special = [b"a", b"", b"b"], {1: b"<|x|>"}
     assert Detokenizer(table, special).push([0, 1, 2]) == "ab"
-    shown = Detokenizer(table, special, skip_special=False, stops=(b"|>b",))
-    assert shown.push([0, 1]) == "a<|x"
-    assert shown.push([2]) == ""
-    assert shown.finish(4) == ""
+    shown = Detokenizer(table, special, skip_special=False)
+    assert [shown.push([0]), shown.push([1, 1]), shown.push([2])] == ["a", "<|x|><|x|>", "b"]
+    assert shown.finish(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("keep_stop", "text"), [(False, "<|x|>a<|x|>"), (True, "<|x|>a<|x|>b<|x|>a")]
+)
+def test_a_stop_string_goes_on_behind_control_tokens_that_are_shown(keep_stop, text):
+    """As the engine matches it, which sees no text of control tokens; nothing of it gets out."""
+    table, special = [b"a", b"", b"b"], {1: b"<|x|>"}
+    for pieces in ([[1], [0], [1], [2], [1], [0]], [[1, 0, 1], [2, 1, 0]], [[1, 0, 1, 2, 1, 0]]):
+        shown = Detokenizer(table, special, skip_special=False, stops=(b"ba",), keep_stop=keep_stop)
+        said = [shown.push(ids) for ids in pieces]
+        assert all(text.startswith("".join(said[:n])) for n in range(len(said)))
+        assert "".join(said) + shown.finish(1) == text
+        assert [shown.kept_tokens(n) for n in range(4)] == [1, 3, 5, 6]
+    held = Detokenizer(table, special, skip_special=False, stops=(b"ba",))
+    assert [held.push([2]), held.push([1]), held.push([2])] == ["", "", "b<|x|>"]
+    assert held.finish(None) == "b"
 
 
 def test_ids_outside_the_table_add_nothing():

@@ -45,6 +45,8 @@ def chat_job(given: ChatRequest, gateway: Door, default_max_tokens: int) -> Job:
         priority=given.priority,
         program=program_ref(given.program),
         explain_cache=given.explain_cache,
+        shows_special=not given.skip_special_tokens,
+        keeps_stop=given.no_stop_trim or given.include_stop_str_in_output,
     )
     tokenizer = gateway.renderer.tokenizer
     choices = [ChatChoice(i, tokenizer, best is not None) for i in range(params.n)]

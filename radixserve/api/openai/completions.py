@@ -50,6 +50,8 @@ def completion_job(given: CompletionRequest, gateway: Door, default_max_tokens: 
             priority=given.priority,
             program=program_ref(given.program),
             explain_cache=given.explain_cache,
+            shows_special=not given.skip_special_tokens,
+            keeps_stop=given.no_stop_trim or given.include_stop_str_in_output,
         )
         for position, (prompt, _) in enumerate(prompts)
     )

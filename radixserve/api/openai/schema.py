@@ -34,7 +34,9 @@ class Sampled(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     config.http.default_max_tokens does. The bound is cut to what the context has room for.
     top_k, min_p, repetition_penalty, min_tokens, stop_token_ids, ignore_eos, priority, cache_salt,
     rid, program and explain_cache are ours: see SamplingParams and the native dialect.
-    response_format to constraint_mode: api/openai/constraint.py.
+    response_format to constraint_mode: api/openai/constraint.py. no_stop_trim and
+    include_stop_str_in_output are two names for one thing; spaces_between_special_tokens changes
+    nothing, see native/sampling.py.
     """
 
     model: str = ""
@@ -61,6 +63,10 @@ class Sampled(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     rid: str = ""
     program: dict[str, Any] | None = None
     explain_cache: bool = False
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    no_stop_trim: bool = False
+    include_stop_str_in_output: bool = False
     response_format: dict[str, Any] | None = None
     regex: str | None = None
     ebnf: str | None = None
