@@ -131,10 +131,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "guided_decoding_backend": (),
     "guided_whitespace_pattern": (),
     "stop_regex": ("", []),
-    "skip_special_tokens": (True,),
-    "spaces_between_special_tokens": (True,),
-    "no_stop_trim": (False,),
-    "include_stop_str_in_output": (False,),
     "prompt_logprobs": (),
     "moderation": (),
 }
