@@ -17,6 +17,8 @@ from radixserve.api.front import Front
 from radixserve.api.life import Life
 from radixserve.api.native import routes as native
 from radixserve.api.openai import routes as openai
+from radixserve.api.openai import texts
+from radixserve.api.patience import Patience
 from radixserve.api.tenants import load_tenants
 from radixserve.config.schema import Config
 from radixserve.metrics.prometheus import Metrics
@@ -43,7 +45,7 @@ def create_app(
     life, metrics = life or Life(), metrics or Metrics()
     door = gateway if isinstance(gateway, OperatedDoor) else OperatedDoor(gateway, http)
     front = Front(door, config, NativeService(door), life, metrics)
-    for part in (openai, native, operator, cache):
+    for part in (openai, texts, native, operator, cache):
         app.include_router(part.routes(front))
     app.add_middleware(
         Entrance,
@@ -51,6 +53,12 @@ def create_app(
         tenants=load_tenants(http),
         max_streams=http.max_streams,
         public_metrics=http.public_metrics,
+    )
+    app.add_middleware(
+        Patience,
+        body=http.body_timeout,
+        reader=http.reader_timeout,
+        on_drop=metrics.dropped_slow_reader,
     )
     faults.install(app)
     if http.cors_origin:

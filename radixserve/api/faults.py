@@ -108,6 +108,8 @@ def fault(error: BaseException, headers: Mapping[str, str] | None = None) -> Res
 
 def _headers(error: BaseException) -> Mapping[str, str]:
     match error:
+        case BodyTimeout():
+            return {"Connection": "close"}
         case Unauthorized():
             return {"WWW-Authenticate": "Bearer"}
         case RequestError(retry_after=float() as seconds):

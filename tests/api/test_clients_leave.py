@@ -8,7 +8,8 @@ import json
 import pytest
 
 from radixserve.api.app import create_app
-from radixserve.config.schema import Config
+from radixserve.config.schema import Config, HttpConfig
+from radixserve.metrics.prometheus import Metrics
 from tests.api.scripted import ScriptedGateway
 from tests.api.talk import CHAT, COMPLETIONS, ask, events_of, hello
 
@@ -27,8 +28,9 @@ def gateway(renderer):
 class LeavingClient:
     """One ASGI request whose client goes away when told."""
 
-    def __init__(self, gateway: ScriptedGateway, path: str, body: dict) -> None:
-        self._app = create_app(gateway, Config())
+    def __init__(self, gateway: ScriptedGateway, path: str, body: dict, **http) -> None:
+        self.metrics = Metrics()
+        self._app = create_app(gateway, Config(http=HttpConfig(**http)), metrics=self.metrics)
         self._scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.4"},
@@ -45,6 +47,8 @@ class LeavingClient:
         }
         self._body = json.dumps(body).encode()
         self._sent_body = False
+        self.reads = asyncio.Event()
+        self.reads.set()
         self.left = asyncio.Event()
         self.messages: list[dict] = []
 
@@ -58,6 +62,7 @@ class LeavingClient:
     async def _send(self, message):
         if self.left.is_set():
             raise OSError("the connection is closed")
+        await self.reads.wait()
         self.messages.append(message)
 
     def start(self) -> asyncio.Task:
@@ -119,3 +124,40 @@ def test_headers_go_out_on_acceptance_while_all_text_is_held_back(gateway):
     (last,) = events_of(text, done=True)
     assert last["choices"][0]["text"] == ""
     assert last["choices"][0]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", CALLS)
+def test_a_client_that_stops_reading_is_given_up(gateway, path, stream):
+    async def go():
+        gateway.gate = asyncio.Event()
+        standing = LeavingClient(
+            gateway, path, {**CALLS[path], "stream": stream}, reader_timeout=0.05
+        )
+        served = standing.start()
+        while not gateway.running:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.02)
+        standing.reads.clear()
+        gateway.gate.set()
+        await asyncio.wait_for(served, 2)
+        return standing.metrics.scrape()[0]
+
+    text = asyncio.run(go())
+    assert b"radixserve_slow_readers_total 1.0" in text
+    assert gateway.running == 0
+
+
+def test_a_client_that_reads_slowly_keeps_its_stream(gateway):
+    async def go():
+        slow = LeavingClient(gateway, CHAT, hello(stream=True), reader_timeout=0.2)
+        served = slow.start()
+        for _ in range(5):
+            slow.reads.clear()
+            await asyncio.sleep(0.02)
+            slow.reads.set()
+        await asyncio.wait_for(served, 2)
+        return b"".join(message.get("body", b"") for message in slow.messages).decode()
+
+    assert events_of(asyncio.run(go()), done=True)
+    assert gateway.closed_early == []
