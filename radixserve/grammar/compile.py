@@ -38,7 +38,8 @@ from radixserve.wire.params import Constraint
 class Limits:
     """seconds: one compilation. mask_seconds: one mask row. cache_bytes: compiled grammars kept, by
     their size in memory. answer_bytes: one compiled grammar as it crosses from the child. waiting:
-    distinct constraints that may wait. start_seconds: until a child is ready."""
+    distinct constraints that may wait. start_seconds: until a child is ready.
+    spare_bytes: what a child may grow by before it is replaced."""
 
     seconds: float = 10.0
     mask_seconds: float = 1.0
@@ -46,6 +47,7 @@ class Limits:
     answer_bytes: int = 128 * 1024**2
     waiting: int = 64
     start_seconds: float = 120.0
+    spare_bytes: int = 512 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class Compiler:
         self._kept_bytes = 0
         self._waiting: dict[Constraint, list[_Waiting]] = {}
         self._ready: list[tuple[str, Matcher | RequestError]] = []
-        self._jobs: queue.SimpleQueue[Constraint | None | Literal["warm"]] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Constraint | Literal["warm"] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[Constraint, _Outcome | None]] = queue.SimpleQueue()
         self._dropped: set[Constraint] = set()
         self._child = _Child(vocabulary, self._limits)
@@ -213,7 +215,12 @@ class _Child:
     def __init__(self, vocabulary: Vocabulary, limits: Limits) -> None:
         self._limits = limits
         self._setup = msgspec.msgpack.encode(
-            worker.Setup(vocabulary.token_bytes, list(vocabulary.stop_ids), vocabulary.columns)
+            worker.Setup(
+                token_bytes=vocabulary.token_bytes,
+                stop_ids=list(vocabulary.stop_ids),
+                columns=vocabulary.columns,
+                spare_bytes=limits.spare_bytes,
+            )
         )
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
@@ -242,7 +249,10 @@ class _Child:
         began = time.monotonic()
         body = self._exchange(msgspec.msgpack.encode(constraint), self._limits.seconds)
         if body is not None:
-            return msgspec.msgpack.decode(body, type=worker.Answer)
+            answer = msgspec.msgpack.decode(body, type=worker.Answer)
+            if answer.is_last:
+                self.bury()
+            return answer
         why = "needs too much memory"
         if time.monotonic() - began >= self._limits.seconds:
             why = f"takes longer than {self._limits.seconds:g} s"

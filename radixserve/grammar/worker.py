@@ -17,6 +17,7 @@ import threading
 from typing import BinaryIO
 
 import msgspec
+import psutil
 import xgrammar
 
 from radixserve.errors import RequestError
@@ -32,19 +33,28 @@ class Setup(msgspec.Struct, frozen=True):
     token_bytes: list[bytes]
     stop_ids: list[int]
     columns: int
+    spare_bytes: int
 
 
 class Compiled(msgspec.Struct, frozen=True, tag=True):
-    """grammar: serialised by the grammar engine. rules: its rules.Grammar, pickled."""
+    """grammar: serialised by the grammar engine. rules: its rules.Grammar, pickled. is_last: see
+    Failed.
+    """
 
     grammar: str
     rules: bytes
+    is_last: bool = False
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
+    """is_last: the process has grown and wants to be replaced: memory that a hard grammar took does
+    not come back by itself.
+    """
+
     code: str
     message: str
     param: str | None
+    is_last: bool = False
 
 
 Answer = Compiled | Failed
@@ -79,11 +89,14 @@ def main() -> None:
     setup = msgspec.msgpack.decode(jobs.get(), type=Setup)
     vocabulary = Vocabulary(setup.token_bytes, setup.stop_ids, setup.columns)
     compiler = xgrammar.GrammarCompiler(vocabulary.info, max_threads=1, cache_enabled=False)
+    limit = _resident() + setup.spare_bytes
     _limit_memory()
     send(out, b"")  # ready
     while True:
         constraint = msgspec.msgpack.decode(jobs.get(), type=Constraint)
-        send(out, msgspec.msgpack.encode(_answer(compiler, constraint)))
+        answer = _answer(compiler, constraint)
+        answer = msgspec.structs.replace(answer, is_last=_resident() > limit)
+        send(out, msgspec.msgpack.encode(answer))
 
 
 def _read(jobs: queue.SimpleQueue[bytes]) -> None:
@@ -101,6 +114,11 @@ def _answer(compiler: xgrammar.GrammarCompiler, constraint: Constraint) -> Answe
         return Failed(error.code, error.message, error.param)
     except (RuntimeError, ValueError, MemoryError) as error:
         return Failed("unsupported_schema", f"cannot be compiled: {error}", constraint.kind)
+
+
+def _resident() -> int:
+    resident: int = psutil.Process().memory_info().rss
+    return resident
 
 
 def _limit_memory() -> None:

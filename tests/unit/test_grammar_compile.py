@@ -293,3 +293,17 @@ def test_asked_for_again_while_it_is_dropped(compiler):
             time.sleep(0.001)
         compiler.submit("second", constraint, ())
         assert isinstance(wait(compiler, "second")["second"], Matcher)
+
+
+def test_a_child_that_has_grown_is_replaced():
+    """Memory that a hard grammar took does not come back by itself."""
+    compiler = Compiler(make_vocabulary(), Limits(spare_bytes=-(2**30)))
+    try:
+        children = set()
+        for i in range(2):
+            compiler.submit("x", schema({"const": i}), ())
+            assert isinstance(wait(compiler, "x")["x"], Matcher)
+            children.add(compiler._child._process)
+        assert children == {None}
+    finally:
+        compiler.close()
