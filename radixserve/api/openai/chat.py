@@ -132,13 +132,18 @@ def _best(given: ChatRequest) -> int | None:
     return given.top_logprobs if given.logprobs else None
 
 
-def _prompt(given: ChatRequest, gateway: Door) -> bytes:
-    if not 1 <= len(given.messages) <= MAX_MESSAGES:
+def read_messages(given: list[Any]) -> list[dict[str, Any]]:
+    """The messages of a body, checked. Raises InvalidRequest naming the place."""
+    if not 1 <= len(given) <= MAX_MESSAGES:
         raise InvalidRequest(
-            f"messages has {len(given.messages)} entries; from 1 to {MAX_MESSAGES} are allowed",
+            f"messages has {len(given)} entries; from 1 to {MAX_MESSAGES} are allowed",
             param="messages",
         )
-    messages = [_message(raw, f"messages[{i}]") for i, raw in enumerate(given.messages)]
+    return [_message(raw, f"messages[{i}]") for i, raw in enumerate(given)]
+
+
+def _prompt(given: ChatRequest, gateway: Door) -> bytes:
+    messages = read_messages(given.messages)
     reserved = RESERVED_VARIABLES & given.chat_template_kwargs.keys()
     if reserved:
         raise InvalidRequest(

@@ -1,17 +1,16 @@
 """From a body to a call that is ready to run.
 
-Owns: which path reads a body how, whether a body names the model that is served. Must not know:
-HTTP; how a body came.
+Owns: which path reads a body how. Must not know: HTTP; how a body came.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from radixserve.api.faults import NotFound
 from radixserve.api.openai.chat import chat_job
 from radixserve.api.openai.common import Job
 from radixserve.api.openai.completions import completion_job
+from radixserve.api.openai.models import check_model
 from radixserve.api.openai.schema import read_chat, read_completion
 from radixserve.native.calls import Door
 
@@ -28,30 +27,16 @@ def job_of(path: str, body: object, gateway: Door, default_max_tokens: int) -> t
     return _READERS[path](body, gateway, default_max_tokens)
 
 
-def no_model(name: str, gateway: Door) -> NotFound:
-    return NotFound(
-        f"the model {name!a} does not exist; this server has {gateway.model_name!r}",
-        param="model",
-        code="model_not_found",
-    )
-
-
 def _chat(body: object, gateway: Door, default_max_tokens: int) -> tuple[Job, bool]:
     given = read_chat(body)
-    _check_model(given.model, gateway)
+    check_model(given.model, gateway)
     return chat_job(given, gateway, default_max_tokens), given.stream
 
 
 def _completion(body: object, gateway: Door, default_max_tokens: int) -> tuple[Job, bool]:
     given = read_completion(body)
-    _check_model(given.model, gateway)
+    check_model(given.model, gateway)
     return completion_job(given, gateway, default_max_tokens), given.stream
-
-
-def _check_model(name: str, gateway: Door) -> None:
-    """A body without a model means the one that is served."""
-    if name not in ("", gateway.model_name):
-        raise no_model(name, gateway)
 
 
 _READERS: dict[str, Callable[[object, Door, int], tuple[Job, bool]]] = {

@@ -10,8 +10,9 @@ from fastapi import APIRouter, Request, Response
 from radixserve.api.body import read_json
 from radixserve.api.faults import answer
 from radixserve.api.front import Front
-from radixserve.api.openai.common import Event, Job
-from radixserve.api.openai.jobs import CHAT, COMPLETIONS, job_of, no_model
+from radixserve.api.openai.common import Job
+from radixserve.api.openai.jobs import CHAT, COMPLETIONS, job_of
+from radixserve.api.openai.models import model_fields, no_model
 from radixserve.api.sse import event_stream, unless_gone
 from radixserve.native.apart import apart
 
@@ -32,12 +33,12 @@ def routes(front: Front) -> APIRouter:
         return await _run(request, front, *prepared)
 
     async def models() -> Response:
-        return answer({"object": "list", "data": [_model(front)]})
+        return answer({"object": "list", "data": [model_fields(gateway, front.created)]})
 
     async def model(name: str) -> Response:
         if name != gateway.model_name:
             raise no_model(name, gateway)
-        return answer(_model(front))
+        return answer(model_fields(gateway, front.created))
 
     router.add_api_route(CHAT, chat, methods=["POST"])
     router.add_api_route(COMPLETIONS, completions, methods=["POST"])
@@ -50,13 +51,3 @@ async def _run(request: Request, front: Front, job: Job, stream: bool) -> Respon
     if stream:
         return await event_stream(request, job.events(front.calls))
     return answer(await unless_gone(request.receive, job.whole(front.calls)))
-
-
-def _model(front: Front) -> Event:
-    return {
-        "id": front.gateway.model_name,
-        "object": "model",
-        "created": front.created,
-        "owned_by": "radixserve",
-        "max_model_len": front.gateway.info.context_len,
-    }
