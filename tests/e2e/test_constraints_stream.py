@@ -203,3 +203,26 @@ def test_constraints_of_every_kind_at_once(server: Server) -> None:
     assert replies[5]["meta_info"]["completion_tokens"] == 60
     alone = post(server, "/generate", {"text": "the", "sampling_params": common})
     assert alone["text"] == free
+
+
+FAMILY = "🦙é在线👩‍👩‍👧‍👦"
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize("logprobs", [False, True])
+@pytest.mark.parametrize("pattern", [FAMILY, f"({FAMILY}|[à-ÿ]{{3}})"])
+def test_s03_characters_of_several_tokens_come_whole(
+    server: Server, path: str, logprobs: bool, pattern: str
+) -> None:
+    body = {**openai_body(path, 1, None, logprobs), "response_format": None, "regex": pattern}
+    whole = post(server, path, body)
+    [choice] = whole["choices"]
+    text = choice["message"]["content"] if path == CHAT else choice["text"]
+    assert re.fullmatch(pattern, text)
+    told = events(server, path, body)  # decoding it has checked that every line is UTF-8
+    assert not any("\ufffd" in json.dumps(event, ensure_ascii=False) for event in told)
+    mine = added_up(path, told)[0]
+    assert mine["text"] == text
+    if logprobs and path == CHAT:
+        assert bytes(b for entry in mine["logprobs"] for b in entry["bytes"]).decode() == text
+        assert "".join(entry["token"] for entry in mine["logprobs"]) == text
