@@ -22,6 +22,8 @@ Refusals = Mapping[str, tuple[Any, ...]]
 Name = Annotated[str, msgspec.Meta(max_length=256)]
 Path = Annotated[str, msgspec.Meta(max_length=1024)]
 
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+
 # Names for one thing, in this dialect or another.
 _ALIASES = (
     {"max_new_tokens", "max_tokens", "max_completion_tokens", "max_length", "num_predict"},

@@ -19,7 +19,7 @@ from radixserve.chunks import Request
 from radixserve.errors import InvalidRequest
 from radixserve.native.calls import MAX_RID, Door, new_rid
 from radixserve.native.constraint import Wish
-from radixserve.native.fields import Name, Path, read
+from radixserve.native.fields import Name, Path, Seconds, read
 from radixserve.native.prompts import Prompt, read_prompts
 from radixserve.native.sampling import Asked, Sampling, sampling_params
 from radixserve.text.tokenizer import check_text
@@ -54,6 +54,7 @@ REFUSED_FIELDS: dict[str, tuple[Any, ...]] = {
 class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """logprob_start_len: first prompt token to score, -1 for none. program: see ProgramRef.
 
+    timeout_s: seconds after which it is ended, whatever it waits for; what it has is the answer.
     explain_cache: tell why no more of the prompt was cached, see explained.cache_fields.
     """
 
@@ -70,6 +71,7 @@ class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     cache_salt: Name = ""
     extra_key: Name = ""
     priority: int = 0
+    timeout_s: Seconds | None = None
     program: dict[str, Any] | None = None
     explain_cache: bool = False
 
@@ -127,6 +129,7 @@ def prepare(raw: object, gateway: Door) -> Call:
                 prompt_logprobs_start=start or 0,
                 namespace=namespace(body.cache_salt, body.extra_key),
                 priority=body.priority,
+                timeout_s=body.timeout_s,
                 program=program,
                 explain_cache=body.explain_cache,
                 shows_special=asked.shows_special,

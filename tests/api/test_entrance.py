@@ -106,8 +106,8 @@ def test_tenants_never_share_a_prefix(gateway, key_file):
     async def go(http_client):
         cached = []
         for key, extra in (
-            ("a", {}), ("a", {}), ("b", {}), ("s", {}), ("b2", {}), ("s", {"cache_salt": "@5:alice"}),
-            ("a", {"cache_salt": "x"}), ("a", {"cache_salt": "x"}),
+            ("a", {}), ("a", {}), ("b", {}), ("s", {}), ("b2", {}),
+            ("s", {"cache_salt": "@5:alice"}), ("a", {"cache_salt": "x"}), ("a", {"cache_salt": "x"}),
         ):  # fmt: skip
             reply = await http_client.post("/generate", json=TEXT | extra, headers=bearer(key))
             cached.append(reply.json()["meta_info"]["cached_tokens"] > 0)
@@ -295,6 +295,26 @@ def test_a_full_queue_says_when_to_try_again(gateway, stream):
     response = ask(gateway, CHAT, hello(stream=stream))
     assert error_of(response, 429)["code"] == "queue_full"
     assert int(response.headers["retry-after"]) >= 1
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/generate"])
+@pytest.mark.parametrize(
+    ("asked", "most", "kept"),
+    [(None, 0, None), (None, 9, 9), (2, 9, 2), (2.5, 0, 2.5), (20, 9, 9), (1e9, 9, 9)],
+)
+def test_the_shorter_deadline_holds(gateway, path, asked, most, kept):
+    body = {CHAT: hello(), "/generate": TEXT}.get(path, {"prompt": "x"})
+    response = ask(gateway, path, body | {"timeout_s": asked}, request_timeout=most)
+    assert response.status_code == 200
+    assert gateway.requests[0].timeout_s == kept
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/generate"])
+@pytest.mark.parametrize("value", [0, -1, "5", True, [1]])
+def test_a_deadline_that_is_none_is_refused(gateway, path, value):
+    body = {CHAT: hello(), "/generate": TEXT}.get(path, {"prompt": "x"})
+    error = error_of(ask(gateway, path, body | {"timeout_s": value}), 400)
+    assert error["param"] == "timeout_s"
 
 
 # ---- CORS ----

@@ -119,6 +119,29 @@ def test_open_calls_have_a_limit_and_health_has_none(server: Server) -> None:
     wait_until(lambda: post(server, "/generate", text="x").status_code == 200)
 
 
+@pytest.mark.parametrize("seconds", [0.001, 0.3])
+def test_a_deadline_over_http(server: Server, seconds: float) -> None:
+    """OpenAI's dialect answers with an error, the native one with what there is."""
+    grown = Since(server)
+    for path, more in (
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+        ("/v1/completions", {"prompt": "x"}),
+    ):
+        body = more | {"timeout_s": seconds, "max_tokens": 7000, "ignore_eos": True}
+        reply = post(server, path, **body)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (504, "timeout")
+        lines = post(server, path, **body, stream=True).text.split("\n\n")
+        assert '"code":"timeout"' in lines[-2]
+    reply = post(server, "/generate", text="x", timeout_s=seconds, sampling_params=LONG)
+    assert reply.status_code == 200
+    meta = reply.json()["meta_info"]
+    assert meta["finish_reason"]["type"] == "abort"
+    assert "deadline" in meta["finish_reason"]["message"]
+    assert meta["completion_tokens"] < 7000
+    assert grown("requests_total{timeout}") == grown("aborts_total{timeout}") == 5
+    no_leak(server)
+
+
 # ---- deadlines, below HTTP ----
 
 

@@ -48,6 +48,7 @@ def completion_job(given: CompletionRequest, gateway: Door, default_max_tokens: 
             prompt_logprobs_start=1,
             namespace=namespace(given.cache_salt),
             priority=given.priority,
+            timeout_s=given.timeout_s,
             program=program_ref(given.program),
             explain_cache=given.explain_cache,
             shows_special=not given.skip_special_tokens,
