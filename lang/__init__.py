@@ -14,7 +14,6 @@ Imports nothing of the runtime, and no torch.
 """
 
 from radixserve.lang.api import (
-    OpenAI,
     Runtime,
     assistant,
     assistant_begin,
@@ -33,11 +32,14 @@ from radixserve.lang.api import (
     user_end,
 )
 from radixserve.lang.async_state import AsyncForkGroup, AsyncState
+from radixserve.lang.backends.anthropic import Anthropic
 from radixserve.lang.backends.base import AsyncBackend, Backend
 from radixserve.lang.backends.default import flush_cache, get_server_info, set_default_backend
 from radixserve.lang.backends.engine import EngineBackend
 from radixserve.lang.backends.http import RuntimeEndpoint
 from radixserve.lang.backends.mock import Mock
+from radixserve.lang.backends.openai import OpenAI
+from radixserve.lang.backends.record import Recorder, Replay
 from radixserve.lang.choices import (
     ChoicesMethod,
     greedy_token_selection,
@@ -57,6 +59,7 @@ from radixserve.lang.program import Program, function
 from radixserve.lang.state import ForkGroup, ProgramState
 
 __all__ = [
+    "Anthropic",
     "AsyncBackend",
     "AsyncForkGroup",
     "AsyncState",
@@ -73,6 +76,8 @@ __all__ = [
     "ProgramCancelled",
     "ProgramError",
     "ProgramState",
+    "Recorder",
+    "Replay",
     "Runtime",
     "RuntimeEndpoint",
     "TypedOutputError",

@@ -211,10 +211,6 @@ def Runtime(*_: Any, **__: Any) -> NoReturn:  # noqa: N802 - a class in the comp
     )
 
 
-def OpenAI(*_: Any, **__: Any) -> NoReturn:  # noqa: N802 - a class in the compatible surface
-    raise NotImplementedError("OpenAI is not implemented yet")
-
-
 def _choice_of(
     name: str | None,
     choices: Sequence[str],

@@ -257,7 +257,10 @@ class Interpreter:
         winner = scored.candidates[decision.index]
         self.history.called(report.call, scored.meta, scored.meta.get("prompt_tokens", 0))
         self.history.wrote("selected", winner.text, report.call, len(winner.ids))
-        self._prompt.replace(scored.prompt, list(winner.ids), "")
+        if scored.prompt is None:
+            self._prompt.add_output(winner.text)
+        else:
+            self._prompt.replace(scored.prompt, list(winner.ids), "")
         self._text += winner.text
         self._shown += winner.text
         report.text = winner.text

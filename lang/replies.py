@@ -36,7 +36,7 @@ class Scored:
     """The choices of one select, in the order they were sent."""
 
     candidates: list[Candidate]
-    prompt: Part
+    prompt: Part | None
     meta: dict[str, Any]
 
 
@@ -73,8 +73,6 @@ def read_scored(reply: object, choices: tuple[str, ...], unconditional: bool) ->
     if len(entries) != len(choices):
         _malformed(f"{len(entries)} scores for {len(choices)} choices")
     meta, prompt = _read_meta(reply)
-    if prompt is None:
-        _malformed("scores of choices without prompt ids")
     pairs = zip(choices, entries, strict=True)
     return Scored([_read_choice(text, each, unconditional) for text, each in pairs], prompt, meta)
 

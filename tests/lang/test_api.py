@@ -19,7 +19,6 @@ import radixserve.lang as sgl
         lambda: sgl.image("a.png"),
         lambda: sgl.separate_reasoning(sgl.gen("x"), "m"),
         lambda: sgl.Runtime(model_path="m"),
-        lambda: sgl.OpenAI("m"),
         lambda: sgl.RuntimeEndpoint("http://localhost", chat_template_name="chatml"),
         lambda: sgl.function(lambda s: None).run(stop_regex="a", backend=sgl.Mock()),
     ],
