@@ -84,6 +84,7 @@ def _add_information(router: APIRouter, front: Front) -> None:
         return answer(await server_info_of(front.gateway, front.config))
 
     router.add_api_route("/flush_cache", flush, methods=["GET", "POST"])
-    router.add_api_route("/get_model_info", model_info, methods=["GET"])
+    for path in ("/model_info", "/get_model_info"):
+        router.add_api_route(path, model_info, methods=["GET"])
     for path in ("/server_info", "/get_server_info"):
         router.add_api_route(path, server_info, methods=["GET"])
