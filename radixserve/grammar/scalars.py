@@ -85,11 +85,11 @@ def text_automaton(facts: Facts, pointer: str) -> Automaton | None:
     """The texts that `facts` allow; None when only their length is bound."""
     found = [rule for rule in map(_of_rule, facts.texts) if rule is not None]
     texts = [value for value, _ in facts.excluded if isinstance(value, str)]
-    if texts:
-        found.append(automaton.complement(automaton.from_texts(texts)))
-    if not found:
+    if not found and not texts:
         return None
     try:
+        if texts:
+            found.append(automaton.complement(automaton.from_texts(texts)))
         product = found[0]
         for other in found[1:]:
             product = automaton.intersect(product, other)

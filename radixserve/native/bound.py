@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import TypeVar
 
 from radixserve.chunks import Chunk, Request
 from radixserve.errors import InvalidRequest
@@ -25,11 +25,11 @@ from radixserve.native.constraint import Wish
 from radixserve.wire.messages import FinishReason
 from radixserve.wire.params import Constraint
 
-T = TypeVar("T")
-
 # A large schema takes seconds of an interpreter that streams share: two at once, and no other work
 # waits behind them.
 _for_checks = ThreadPoolExecutor(2, thread_name_prefix="grammar-check")
+_running: dict[tuple[object, Constraint], Future[Constraint]] = {}
+_lock = threading.RLock()
 
 
 def start(
@@ -82,8 +82,16 @@ async def _granted(wanted: Wish) -> Constraint:
         raise wanted.renamed(error) from None
 
 
-async def _apart(work: Callable[[Constraint], T], constraint: Constraint) -> T:
-    return await asyncio.get_running_loop().run_in_executor(_for_checks, work, constraint)
+async def _apart(work: Callable[[Constraint], Constraint], constraint: Constraint) -> Constraint:
+    """work(constraint) in a thread, once for all who ask for it meanwhile."""
+    key = (work, constraint)
+    with _lock:
+        future = _running.get(key)
+        if future is None:
+            future = _running[key] = _for_checks.submit(work, constraint)
+            future.add_done_callback(lambda _: _running.pop(key, None))
+    # Shielded: one who leaves does not take it from the others.
+    return await asyncio.shield(asyncio.wrap_future(future))
 
 
 def _named(error: InvalidRequest, wishes: dict[Wish, Constraint]) -> InvalidRequest:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from radixserve.errors import InvalidRequest
 from radixserve.native import bound
 from tests.api.scripted import ScriptedGateway, client
 from tests.api.talk import CHAT, COMPLETIONS, answered, hello, streamed
@@ -100,7 +102,31 @@ def test_a_slow_check_holds_up_nobody(gateway, monkeypatch):
             return [reply.status_code for reply in await asyncio.gather(*slow_ones)]
 
     assert asyncio.run(go()) == [200] * 8
-    assert all(name.startswith("grammar-check") for name in threads)
+    assert len(threads) == 1, "equal constraints are checked once"
+    assert threads[0].startswith("grammar-check")
+
+
+def test_a_failed_check_is_not_kept(gateway, monkeypatch):
+    """All who ask together get one verdict; the next one asks anew."""
+    verdicts = []
+
+    def failing(constraint):
+        verdicts.append(constraint)
+        time.sleep(0.1)
+        raise InvalidRequest("no", param=constraint.kind, code="unsupported_schema")
+
+    monkeypatch.setattr(bound, "check", failing)
+
+    async def go(count):
+        async with client(gateway) as http:
+            asking = [http.post(CHAT, json=hello(guided_json=SCHEMA)) for _ in range(count)]
+            return [reply.json()["error"]["param"] for reply in await asyncio.gather(*asking)]
+
+    assert asyncio.run(go(5)) == ["guided_json"] * 5
+    assert len(verdicts) == 1
+    assert asyncio.run(go(1)) == ["guided_json"]
+    assert len(verdicts) == 2
+    assert bound._running == {}
 
 
 def test_a_client_that_leaves_during_the_check_reaches_no_engine(gateway, monkeypatch):

@@ -1,0 +1,94 @@
+"""Constraints that cost much to read (cases G19 and G20): refused or taken, within seconds, while
+the loop goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from tests.api.scripted import ScriptedGateway, client
+
+
+def nested(depth):
+    schema = {"type": "integer"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    return schema
+
+
+def texts(count, length=16):
+    return [f"{i * 7919 % 99991:0{length}d}" for i in range(count)]
+
+
+def fields(count, **schema):
+    names = [f"p{i}" for i in range(count)]
+    return {"type": "object", "properties": dict.fromkeys(names, schema), "required": names}
+
+
+PATTERN = "^[a-z]{1,9}(-[0-9]{1,9}){1,20}$"
+NEVER = {"type": "string", "format": "uri-template"}
+PAIR = {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}
+SCHEMAS = {
+    "an enum of 20 000 strings": ({"enum": texts(20_000, 8)}, 400),
+    "objects nested 1000 deep": (nested(90), 400),
+    "not one of 4000 strings": ({"type": "string", "not": {"enum": texts(4000)}}, 400),
+    "maxLength 65536": ({"type": "string", "maxLength": 65_536}, 200),
+    "30 long strings": (fields(30, type="string", maxLength=2000), 200),
+    "maxItems 10 000": ({"type": "array", "maxItems": 10_000}, 200),
+    "5000 items": ({"type": "array", "minItems": 5000, "maxItems": 5000}, None),
+    "combinators that multiply": ({"allOf": [PAIR] * 40}, None),
+    "branches that exclude each other": ({"oneOf": [fields(3, const=i) for i in range(60)]}, None),
+    "2000 patterns": (fields(2000, type="string", pattern=PATTERN, minLength=10), None),
+}
+OTHERS = {
+    "a regex of many repetitions": ({"regex": "((a{1,100}){1,100}){1,100}"}, 400),
+    "a regex of many states": ({"regex": "(.*a){10}.{12}" * 3}, 400),
+    "a nullable loop": ({"ebnf": 'root ::= (("a"?)*)*'}, 400),
+    "an ambiguous grammar": ({"ebnf": 'root ::= "" | "(" root ")" | root root'}, None),
+    "4096 choices": ({"choice": texts(4096)}, 200),
+    "5000 choices": ({"choice": texts(5000)}, 400),
+    "a schema that is weakened for long": (
+        {
+            "json_schema": {**fields(300, **NEVER), "description": "x" * 1000},
+            "constraint_mode": "validate",
+        },
+        200,
+    ),
+}
+BOMBS = {name: ({"json_schema": schema}, status) for name, (schema, status) in SCHEMAS.items()}
+BOMBS |= OTHERS
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_bombs_are_answered_while_the_loop_goes_on(renderer, name):
+    params, status = BOMBS[name]
+    gateway = ScriptedGateway(renderer, ("{}",))
+
+    async def go():
+        gaps, is_over = [], False
+
+        async def tick():
+            while not is_over:
+                began = time.monotonic()
+                await asyncio.sleep(0.01)
+                gaps.append(time.monotonic() - began)
+
+        async with client(gateway) as http:
+            ticking = asyncio.create_task(tick())
+            body = {"text": "x", "sampling_params": params}
+            replies = [http.post("/generate", json=body) for _ in range(3)]
+            found = await asyncio.gather(*replies)
+            is_over = True
+            await ticking
+            assert (await http.get("/health")).status_code == 200
+            return found, max(gaps)
+
+    replies, gap = asyncio.run(go())
+    codes = {reply.status_code for reply in replies}
+    assert codes == {status} if status else codes <= {200, 400}
+    assert gap < 1
+    if 400 in codes:
+        error = replies[0].json()["error"]
+        assert error["param"].startswith("sampling_params.")
