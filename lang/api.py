@@ -14,6 +14,7 @@ from radixserve.lang.constraints import constraint
 from radixserve.lang.ir import Chain, Expr, Gen, RoleBegin, RoleEnd, Select, items
 from radixserve.lang.limits import bias, seconds
 from radixserve.lang.sampling import Sampling, refuse_later, stop_texts, token_ids
+from radixserve.lang.typed import Typed, typed
 
 _GREEDY_BELOW = 1e-6
 
@@ -52,6 +53,7 @@ def gen(  # noqa: PLR0913 - the compatible surface
     seed: int | None = None,
     logit_bias: Mapping[int, float] | None = None,
     timeout: float | None = None,
+    schema: Any = None,
 ) -> Expr:
     """Let the model write; the text becomes variable `name`. None means run()'s default.
 
@@ -68,19 +70,24 @@ def gen(  # noqa: PLR0913 - the compatible surface
 
     seed: the same seed, prompt and parameters give the same text. logit_bias: token id to addend,
     -100 to 100. timeout: seconds for this call, else DeadlineExceeded.
+
+    schema: a Python type (see lang.typed); the variable is an object of it, not its text. Where
+    max_tokens cut the text short, or nothing bound it, it may be none: TypedOutputError.
     """
     _check_name(name)
     refuse_later(stop_regex=stop_regex)
+    kinds = {
+        "dtype": dtype,
+        "regex": regex,
+        "json_schema": json_schema,
+        "ebnf": ebnf,
+        "choice": choice,
+        "structural_tag": structural_tag,
+        "json_object": json_object,
+    }
+    made = _made(schema, {**kinds, "choices": choices})
     bound = constraint(
-        dtype=dtype,
-        regex=regex,
-        json_schema=json_schema,
-        ebnf=ebnf,
-        choice=choice,
-        structural_tag=structural_tag,
-        json_object=json_object,
-        whitespace=whitespace,
-        constraint_mode=constraint_mode,
+        **(made.bound if made else kinds), whitespace=whitespace, constraint_mode=constraint_mode
     )
     sampling = Sampling(
         max_new_tokens=max_tokens,
@@ -108,7 +115,7 @@ def gen(  # noqa: PLR0913 - the compatible surface
         return _choice_of(name, choices, sampling, method, timeout)
     if choices_method is not None:
         raise ValueError("gen(choices_method=..) needs choices")
-    return Gen(name, sampling, seconds(timeout))
+    return Gen(name, sampling, seconds(timeout), made.read if made else None)
 
 
 def select(
@@ -209,6 +216,15 @@ def Runtime(*_: Any, **__: Any) -> NoReturn:  # noqa: N802 - a class in the comp
     raise NotImplementedError(
         "Runtime is not implemented: use radixserve.Engine(model), or RuntimeEndpoint(url)"
     )
+
+
+def _made(schema: Any, kinds: dict[str, Any]) -> Typed | None:
+    if schema is None:
+        return None
+    for name, value in kinds.items():
+        if value is not None:
+            raise ValueError(f"schema and {name} exclude each other")
+    return typed(schema)
 
 
 def _choice_of(

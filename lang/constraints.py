@@ -20,7 +20,7 @@ _STOPS = {"int": (" ", "\n"), "float": (" ", "\n")}
 
 
 def constraint(
-    *, dtype: object, whitespace: str | None, constraint_mode: str | None, **kinds: Any
+    *, dtype: object = None, whitespace: str | None, constraint_mode: str | None, **kinds: Any
 ) -> dict[str, Any]:
     """The fields of Sampling that bind a text. kinds: regex, json_schema, .., None where not said.
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 from radixserve.lang.calls import Call
+from radixserve.lang.errors import TypedOutputError
 from radixserve.lang.history import MARKS, CallReport, History
 from radixserve.lang.ir import (
     Assign,
@@ -224,7 +225,7 @@ class Interpreter:
         # The state goes on from the first output; the others are values only.
         self._keep(outputs[0], report)
         live.text, live.meta, live.is_done = outputs[0].text, outputs[0].meta, True
-        values = [op.read(each.text) if op.read else each.text for each in outputs]
+        values = [_value(op, each) for each in outputs]
         if n == 1:
             self._assign(op.name, values[0], outputs[0].meta)
         else:
@@ -312,3 +313,14 @@ class Interpreter:
             "stream": stream,
             "program": program,
         }
+
+
+def _value(op: Gen, output: Generated) -> Any:
+    if op.read is None:
+        return output.text
+    try:
+        return op.read(output.text)
+    except TypedOutputError as error:
+        if output.meta["finish_reason"].get("type") == "length":
+            error.add_note("the text was cut short: max_tokens is too small")
+        raise

@@ -9,15 +9,13 @@ import pytest
 import radixserve.lang as sgl
 from tests.lang import servers
 
-# Threads that an engine or a server in this process starts when it needs them, and keeps.
-NOT_OF_LANG = ("asyncio_", "radixserve-front", "radixserve-engine", "AnyIO", "grammar", "scripted")
-
 
 def of_lang(before):
+    """New threads of programs; an engine's own stay as long as it does."""
     return {
         thread
         for thread in set(threading.enumerate()) - before
-        if not thread.name.startswith(NOT_OF_LANG)
+        if thread.name.startswith("radixserve-") and thread.name != "radixserve-front"
     }
 
 

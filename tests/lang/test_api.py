@@ -73,6 +73,13 @@ def imported_names(source: str) -> set[str]:
     return names
 
 
+OTHERS = {
+    ("httpx", "transport.py"),
+    ("pydantic", "typed.py"),
+    ("typing_extensions", "typed.py"),
+}
+
+
 def test_lang_imports_nothing_of_the_runtime():
     files = list(pathlib.Path(sgl.__file__).parent.rglob("*.py"))
     assert len(files) > 15
@@ -82,16 +89,13 @@ def test_lang_imports_nothing_of_the_runtime():
                 assert name.startswith("radixserve.lang"), path
             else:
                 top = name.split(".")[0]
-                assert top in sys.stdlib_module_names or (top, path.name) == (
-                    "httpx",
-                    "transport.py",
-                )
+                assert top in sys.stdlib_module_names or (top, path.name) in OTHERS
 
 
 def test_lang_loads_no_torch_and_httpx_only_for_an_endpoint():
     code = (
         "import sys, radixserve.lang as sgl\n"
-        "loaded = {'torch', 'httpx', 'transformers'} & set(sys.modules)\n"
+        "loaded = {'torch', 'httpx', 'transformers', 'pydantic'} & set(sys.modules)\n"
         "sgl.RuntimeEndpoint('http://localhost').close()\n"
         "assert 'httpx' in sys.modules\n"
         "assert not loaded, loaded"
