@@ -38,7 +38,8 @@ def native_library() -> pathlib.Path | None:
 
 
 def log_format() -> str:
-    """RADIXSERVE_LOG_FORMAT: how log lines look (text, json) where no flag says it."""
+    """RADIXSERVE_LOG_FORMAT: how log lines look (text, json) where no --log-format says it; a front
+    sets it for its engine."""
     return os.environ.get("RADIXSERVE_LOG_FORMAT", "text")
 
 

@@ -124,6 +124,7 @@ class _Server:
         pause, longest = RESTART_SECONDS
         while self._config.http.supervise:
             logger.error("the engine is started again: %s", await launched.failure())
+            last = msgspec.structs.asdict(launched.gateway.last_gauges)
             try:
                 await launched.restart()
             except RadixServeError as error:
@@ -131,7 +132,7 @@ class _Server:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, longest)
             else:
-                self._metrics.restarted_engine()
+                self._metrics.restarted_engine(last)
                 pause = RESTART_SECONDS[0]
                 logger.info("the engine is back")
 

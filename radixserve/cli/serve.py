@@ -18,8 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from radixserve import log
     from radixserve.api.server import serve
     from radixserve.config.resolve import resolve
 
-    asyncio.run(serve(resolve(from_args(arguments))))
+    config = from_args(arguments)
+    log.configure("front", config.http.log_format)
+    asyncio.run(serve(resolve(config)))
     return 0

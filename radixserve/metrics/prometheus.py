@@ -134,8 +134,10 @@ class Metrics:
         """A stream was closed because its client stopped reading."""
         self._families.slow_readers.inc()
 
-    def restarted_engine(self) -> None:
+    def restarted_engine(self, gauges: Mapping[str, float]) -> None:
+        """There is a new engine; gauges: the last ones of the old."""
         self._families.restarts.inc()
+        self._engine.retire(gauges)
 
     def describe(self, **labels: str) -> None:
         """What is served: labels of the metric build_info."""
@@ -218,11 +220,12 @@ class _Engine(Collector):
         self._before: dict[str, float] = {}  # of engines that have ended
 
     def take(self, gauges: Mapping[str, float]) -> None:
-        for name in _ENGINE_COUNTERS:
-            last = self._now.get(name, 0)
-            if gauges.get(name, 0) < last:
-                self._before[name] = self._before.get(name, 0) + last
         self._now = dict(gauges)
+
+    def retire(self, gauges: Mapping[str, float]) -> None:
+        for name in _ENGINE_COUNTERS:
+            self._before[name] = self._before.get(name, 0) + gauges.get(name, 0)
+        self._now = {}
 
     def collect(self) -> Iterator[Metric]:
         for source, (name, said) in _ENGINE_GAUGES.items():

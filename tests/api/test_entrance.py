@@ -107,7 +107,8 @@ def test_tenants_never_share_a_prefix(gateway, key_file):
         cached = []
         for key, extra in (
             ("a", {}), ("a", {}), ("b", {}), ("s", {}), ("b2", {}),
-            ("s", {"cache_salt": "@5:alice"}), ("a", {"cache_salt": "x"}), ("a", {"cache_salt": "x"}),
+            ("s", {"cache_salt": "@5:alice"}),
+            ("a", {"cache_salt": "x"}), ("a", {"cache_salt": "x"}),
         ):  # fmt: skip
             reply = await http_client.post("/generate", json=TEXT | extra, headers=bearer(key))
             cached.append(reply.json()["meta_info"]["cached_tokens"] > 0)

@@ -30,8 +30,10 @@ def free_port() -> int:
 class Server:
     """A served process; `log` is what it wrote to standard error."""
 
-    def __init__(self, model: pathlib.Path, log: pathlib.Path, *flags: str) -> None:
-        self.port = free_port()
+    def __init__(
+        self, model: pathlib.Path, log: pathlib.Path, *flags: str, port: int | None = None
+    ) -> None:
+        self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = log
         command = [sys.executable, "-m", "radixserve.cli", "serve", "--model", str(model)]

@@ -115,12 +115,14 @@ def test_keys_have_series_of_their_own_and_any_name() -> None:
 
 def test_an_engines_counters_go_on_across_its_restarts() -> None:
     metrics = Metrics()
-    told = [{"steps": 5, "running": 2}, {"steps": 9}, {"steps": 0}, {"steps": 4, "running": 1}]
-    seen = []
-    for gauges in told:
-        metrics.watch(lambda gauges=gauges: Observation(True, 0, gauges))
-        seen.append(scraped(metrics)["engine_steps_total"])
-    assert seen == [5, 9, 9, 13]
+    gauges = {"steps": 5, "running": 2}
+    metrics.watch(lambda: Observation(True, 0, gauges))
+    assert scraped(metrics)["engine_steps_total"] == 5
+    metrics.restarted_engine({"steps": 9})
+    gauges = {"steps": 6, "running": 1}
+    seen = scraped(metrics)
+    assert seen["engine_steps_total"] == 15
+    assert seen["engine_restarts_total"] == 1
     assert scraped(metrics)["num_requests_running"] == 1
 
 
