@@ -1,4 +1,4 @@
-"""Random JSON Schemas over every keyword, and values made to fit them."""
+"""Random JSON Schemas over every keyword and its older spellings, and values made to fit them."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ FORMATS = {
     "json-pointer": ["/a/b~0c", ""],
     "unheard-of": ["anything"],
 }
+REFERENCES = ["#/$defs/X", "#/$defs/Y", "#/definitions/Z", "#/$defs/Y/properties/v"]
 PATTERNS = ["^[a-c]+$", "b", "^x\\d*", "a|b$", "[^a]", "\\s", "^.{2}$"]
 
 
@@ -32,40 +33,85 @@ class SchemaMaker:
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        pick, some = rng.choice, self._some
         self.keywords: dict[str, Callable[[int], dict[str, Any]]] = {
+            **self._plain(),
+            **self._containers(),
+            **self._combinators(),
+            **self._older(),
+        }
+
+    def _plain(self) -> dict[str, Callable[[int], dict[str, Any]]]:
+        pick, some, rng = self._rng.choice, self._some, self._rng
+        return {
             "type": lambda d: {"type": pick([pick(TYPES), rng.sample(TYPES, 2)])},
             "enum": lambda d: {"enum": some(VALUES, 5)},
             "const": lambda d: {"const": pick(VALUES)},
-            "minimum": lambda d: {pick(["minimum", "exclusiveMinimum"]): pick([-5, 0, 0.5, 3])},
-            "maximum": lambda d: {pick(["maximum", "exclusiveMaximum"]): pick([-1, 1, 7.25, 100])},
-            "multipleOf": lambda d: {"multipleOf": pick([2, 5, 0.5])},
-            "length": lambda d: {pick(["minLength", "maxLength"]): rng.randrange(5)},
+            "minimum": lambda d: {"minimum": pick([-5, 0, 0.5, 3])},
+            "maximum": lambda d: {"maximum": pick([-1, 1, 7.25, 100])},
+            "exclusiveMinimum": lambda d: {"exclusiveMinimum": pick([-5, 0, 0.5, 3])},
+            "exclusiveMaximum": lambda d: {"exclusiveMaximum": pick([-1, 1, 7.25, 100])},
+            "multipleOf": lambda d: {"multipleOf": pick([2, 5, 0.5, 0.01])},
+            "minLength": lambda d: {"minLength": rng.randrange(5)},
+            "maxLength": lambda d: {"maxLength": rng.randrange(5)},
             "pattern": lambda d: {"pattern": pick(PATTERNS)},
             "format": lambda d: {"format": pick(list(FORMATS))},
+        }
+
+    def _containers(self) -> dict[str, Callable[[int], dict[str, Any]]]:
+        pick, some, rng = self._rng.choice, self._some, self._rng
+        return {
             "items": lambda d: {"items": self.below(d)},
             "prefixItems": lambda d: {"prefixItems": self._list(d, 2)},
-            "itemsCount": lambda d: {pick(["minItems", "maxItems"]): rng.randrange(4)},
+            "minItems": lambda d: {"minItems": rng.randrange(4)},
+            "maxItems": lambda d: {"maxItems": rng.randrange(4)},
             "uniqueItems": lambda d: {"uniqueItems": True, "items": {"enum": some(VALUES, 8)}},
-            "contains": self._contains,
+            "contains": lambda d: {"contains": self.below(d)},
+            "minContains": lambda d: {"contains": self.below(d), "minContains": rng.randrange(3)},
+            "maxContains": lambda d: {"contains": self.below(d), "maxContains": rng.randrange(3)},
             "properties": lambda d: {"properties": self._map(d, ["a", "b", "c", 'd"é'])},
             "required": lambda d: {"required": some(["a", "b", "z"], 2)},
-            "additional": lambda d: {"additionalProperties": pick([False, True, self.below(d)])},
-            "patterns": lambda d: {"patternProperties": self._map(d, ["^x", "a", "b$"])},
-            "names": lambda d: {
+            "additionalProperties": lambda d: {
+                "additionalProperties": pick([False, True, self.below(d)])
+            },
+            "patternProperties": lambda d: {"patternProperties": self._map(d, ["^x", "a", "b$"])},
+            "propertyNames": lambda d: {
                 "propertyNames": pick([{"pattern": "^[a-d]$"}, {"maxLength": 2}, {"enum": ["a"]}])
             },
-            "size": lambda d: {pick(["minProperties", "maxProperties"]): rng.randrange(4)},
-            "dependentRequired": lambda d: {"dependentRequired": {"a": some(["b", "c"], 1)}},
-            "dependentSchemas": lambda d: {"dependentSchemas": {"b": self.below(d)}},
+            "minProperties": lambda d: {"minProperties": rng.randrange(4)},
+            "maxProperties": lambda d: {"maxProperties": rng.randrange(4)},
+            "unevaluatedProperties": lambda d: {"unevaluatedProperties": pick([False, True])},
+            "unevaluatedItems": lambda d: {"unevaluatedItems": pick([False, True])},
+        }
+
+    def _combinators(self) -> dict[str, Callable[[int], dict[str, Any]]]:
+        pick, some = self._rng.choice, self._some
+        return {
             "anyOf": lambda d: {"anyOf": self._list(d, 3)},
             "oneOf": lambda d: {"oneOf": self._list(d, 3)},
             "allOf": lambda d: {"allOf": self._list(d, 2)},
             "not": lambda d: {"not": self.below(d)},
-            "if": self._if,
-            "unevaluatedProperties": lambda d: {"unevaluatedProperties": False},
-            "unevaluatedItems": lambda d: {"unevaluatedItems": False},
-            "$ref": lambda d: {"$ref": pick(["#/$defs/X", "#/$defs/Y"])},
+            "then": lambda d: {"if": self.below(d), "then": self.below(d)},
+            "else": lambda d: {"if": self.below(d), "else": self.below(d)},
+            "dependentRequired": lambda d: {"dependentRequired": {"a": some(["b", "c"], 1)}},
+            "dependentSchemas": lambda d: {"dependentSchemas": {"b": self.below(d)}},
+            "$ref": lambda d: {"$ref": pick(REFERENCES)},
+            "recursion": lambda d: {"properties": {"a": {"$ref": "#"}, "b": self.below(d)}},
+        }
+
+    def _older(self) -> dict[str, Callable[[int], dict[str, Any]]]:
+        """Spellings of drafts 4 to 7 and of OpenAPI; `modern` has what they mean."""
+        pick, some = self._rng.choice, self._some
+        return {
+            "nullable": lambda d: {"type": pick(TYPES), "nullable": True},
+            "tuples": lambda d: {"items": self._list(d, 2), "additionalItems": self.below(d)},
+            "exclusive minimum": lambda d: {
+                "minimum": pick([0, 3]),
+                "exclusiveMinimum": pick([True, False]),
+            },
+            "exclusive maximum": lambda d: {"maximum": pick([5, 7.25]), "exclusiveMaximum": True},
+            "dependencies": lambda d: {
+                "dependencies": {"a": some(["b", "c"], 1), "b": self.below(d)}
+            },
         }
 
     def root(self, *keywords: str) -> dict[str, Any]:
@@ -73,13 +119,18 @@ class SchemaMaker:
         schema = self._of(keywords, 1) if keywords else self._schema(2)
         tree = {"a": {"$ref": "#/$defs/Y"}, "v": {"type": "integer"}}
         closed = {"type": "object", "properties": tree, "additionalProperties": False}
-        return {**schema, "$defs": {"X": self._schema(0), "Y": closed}}
+        return {
+            **schema,
+            "$defs": {"X": self._schema(0), "Y": closed},
+            "definitions": {"Z": {"type": "string", "maxLength": 2}},
+        }
 
     def below(self, depth: int) -> Any:
         if depth > 0:
             return self._schema(depth - 1)
         simple = [True, {"type": "integer"}, {"type": "string"}, {"type": ["string", "null"]}]
-        return self._rng.choice([*simple, {"const": self._rng.choice(VALUES)}])
+        rare = [False, {"const": self._rng.choice(VALUES)}]
+        return self._rng.choice([*simple, *simple, *rare])
 
     def _schema(self, depth: int) -> dict[str, Any]:
         names = [self._rng.choice(list(self.keywords)) for _ in range(self._rng.randrange(1, 4))]
@@ -100,25 +151,43 @@ class SchemaMaker:
     def _map(self, depth: int, names: list[str]) -> dict[str, Any]:
         return {name: self.below(depth) for name in self._some(names, 3)}
 
-    def _contains(self, depth: int) -> dict[str, Any]:
-        schema = {"contains": self.below(depth)}
-        for bound in ("minContains", "maxContains"):
-            if self._rng.random() < 0.3:
-                schema[bound] = self._rng.randrange(3)
-        return schema
 
-    def _if(self, depth: int) -> dict[str, Any]:
-        schema = {"if": self.below(depth), "then": self.below(depth)}
-        if self._rng.random() < 0.5:
-            schema["else"] = self.below(depth)
+def modern(schema: Any) -> Any:
+    """What the older spellings in a schema mean, as 2020-12 says it."""
+    if isinstance(schema, list):
+        return [modern(part) for part in schema]
+    if not isinstance(schema, dict):
         return schema
+    out = {name: modern(part) for name, part in schema.items()}
+    rest = out.pop("additionalItems", None)
+    if isinstance(out.get("items"), list):
+        out["prefixItems"] = out.pop("items")
+        if rest is not None:
+            out["items"] = rest
+    for bound, flag in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        if isinstance(out.get(flag), bool) and out.pop(flag) and bound in out:
+            out[flag] = out.pop(bound)
+    if out.pop("nullable", False) is True:
+        _add_null(out)
+    for name, needs in out.pop("dependencies", {}).items():
+        keyword = "dependentRequired" if isinstance(needs, list) else "dependentSchemas"
+        out[keyword] = {**out.get(keyword, {}), name: needs}
+    return out
+
+
+def _add_null(schema: dict[str, Any]) -> None:
+    if kinds := schema.get("type"):
+        listed = [kinds] if isinstance(kinds, str) else kinds
+        schema["type"] = list(dict.fromkeys([*listed, "null"]))
+    if "enum" in schema and None not in schema["enum"]:
+        schema["enum"] = [*schema["enum"], None]
 
 
 class ValueMaker:
     """Values that are likely to fit a schema: the caller keeps those that do."""
 
     def __init__(self, root: Any, rng: random.Random) -> None:
-        self._root = root
+        self.root = root
         self._rng = rng
 
     def value(self, schema: Any, depth: int = 4) -> Any:
@@ -141,13 +210,19 @@ class ValueMaker:
             if keyword in out:
                 inner.append(self._rng.choice(out.pop(keyword)))
         if "$ref" in out:
-            inner.append(self._root["$defs"][out.pop("$ref")[-1]])
+            inner.append(self._target(out.pop("$ref")))
         if "then" in out and self._rng.random() < 0.5:
             inner += [out.pop("if"), out.pop("then")]
         for part in inner:
             if isinstance(part, dict) and depth:
                 out = {**out, **self._merged(part, depth - 1)}
         return out
+
+    def _target(self, reference: str) -> Any:
+        found = self.root
+        for step in reference.split("/")[1:]:
+            found = found[step]
+        return found
 
     def _null(self, schema: dict[str, Any], depth: int) -> None:
         return None

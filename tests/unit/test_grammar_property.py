@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import re
 from collections import Counter
 from typing import Any
 
@@ -14,14 +15,34 @@ import pytest
 
 from radixserve.errors import InvalidRequest
 from tests.grammar_bytes import ByteGrammar, schema_grammar
-from tests.grammar_random import SchemaMaker, ValueMaker
+from tests.grammar_random import SchemaMaker, ValueMaker, modern
 
 KEYWORDS = sorted(SchemaMaker(random.Random(0)).keywords)
 
 
 def validator(schema: Any) -> jsonschema.Draft202012Validator:
     checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
-    return jsonschema.Draft202012Validator(schema, format_checker=checker)
+    return jsonschema.Draft202012Validator(modern(schema), format_checker=checker)
+
+
+# Why a value that validates may not be generated, by the first of these words in the schema.
+KINDS = {
+    "uniqueItems": "the order of long unique lists",
+    "oneOf": "branches that could not be told apart",
+    "if": "conditions that could not be decided",
+    "not": "negations wider than what is asked",
+    "dependentSchemas": "conditions that could not be decided",
+    "dependencies": "conditions that could not be decided",
+    "dependentRequired": "the order of names that are not declared",
+    "additionalProperties": "names that are not declared",
+    "patternProperties": "names that are not declared",
+    "propertyNames": "names that are not declared",
+    "unevaluated": "what the alternatives do not declare",
+}
+
+
+def kind_of(schema: str) -> str:
+    return next((kind for word, kind in KINDS.items() if f'"{word}' in schema), "other")
 
 
 class Tally:
@@ -36,36 +57,56 @@ class Tally:
         try:
             grammar = schema_grammar(schema, whitespace=rng.choice(["fixed", "bounded"]))
         except InvalidRequest as error:
-            self.counts["refused"] += 1
-            self.refused[error.message.split(" at ")[0]] += 1
+            self._refused(error, schema)
             return
         self.counts["schemas"] += 1
         valid = validator(schema)
-        self._draw(grammar, schema, valid, rng, draws)
+        self._draw(grammar, valid, rng, draws)
         self._offer(grammar, schema, valid, rng)
 
-    def _draw(self, grammar: ByteGrammar, schema: Any, valid: Any, rng: Any, draws: int) -> None:
+    def _refused(self, error: InvalidRequest, schema: Any) -> None:
+        """It names keyword and place."""
+        assert error.code == "unsupported_schema"
+        place = re.match(r"(\S+) at #((?:/[^:]*)?): .", error.message)
+        assert place, error.message
+        assert place[1] == "schema" or place[2].endswith(f"/{place[1]}"), error.message
+        self.counts["refused"] += 1
+        self.refused[place[1]] += 1
+
+    def _draw(self, grammar: ByteGrammar, valid: Any, rng: Any, draws: int) -> None:
         for _ in range(draws):
             text = grammar.draw(rng)
             if text is None:
                 self.counts["unfinished"] += 1
                 continue
-            assert valid.is_valid(json.loads(text)), f"{text} against {json.dumps(schema)}"
+            assert valid.is_valid(json.loads(text)), f"{text} against {json.dumps(valid.schema)}"
             self.counts["drawn"] += 1
 
     def _offer(self, grammar: ByteGrammar, schema: Any, valid: Any, rng: Any) -> None:
-        maker = ValueMaker(schema, rng)
+        """Values that fit must be accepted; no value that does not fit may be."""
+        maker = ValueMaker(modern(schema), rng)
         for _ in range(12):
-            value = maker.value(schema)
+            value = maker.value(maker.root)
+            accepted = grammar.accepts(json.dumps(value, ensure_ascii=False))
             if not valid.is_valid(value):
+                assert not accepted, f"{value} against {json.dumps(valid.schema)}"
+                self.counts["unfit"] += 1
                 continue
             self.counts["offered"] += 1
-            if not grammar.accepts(json.dumps(value, ensure_ascii=False)):
+            if not accepted:
                 self.missed.append((json.dumps(schema), json.dumps(value)))
 
     @property
     def complete(self) -> float:
         return 1 - len(self.missed) / self.counts["offered"]
+
+    def missed_by_kind(self) -> Counter[str]:
+        return Counter(kind_of(schema) for schema, _ in self.missed)
+
+    def check(self, schemas: int) -> None:
+        assert self.counts["schemas"] > schemas
+        assert self.counts["unfit"] > schemas / 2
+        assert self.complete >= 0.95, self.missed_by_kind()
 
 
 def test_each_keyword_alone():
@@ -74,8 +115,7 @@ def test_each_keyword_alone():
     for keyword in KEYWORDS:
         for _ in range(4):
             tally.run(SchemaMaker(rng).root(keyword), rng)
-    assert tally.counts["schemas"] > 3 * len(KEYWORDS)
-    assert tally.complete >= 0.95, tally.missed[:5]
+    tally.check(3 * len(KEYWORDS))
 
 
 def test_keywords_in_pairs():
@@ -83,9 +123,8 @@ def test_keywords_in_pairs():
     tally = Tally()
     for pair in itertools.combinations(KEYWORDS, 2):
         tally.run(SchemaMaker(rng).root(*pair), rng, draws=2)
-    assert tally.counts["schemas"] > 300
-    assert tally.counts["drawn"] > 600
-    assert tally.complete >= 0.95, tally.missed[:5]
+    tally.check(750)
+    assert tally.counts["drawn"] > 1500
 
 
 def test_nested_schemas():
@@ -93,18 +132,18 @@ def test_nested_schemas():
     tally = Tally()
     for _ in range(250):
         tally.run(SchemaMaker(rng).root(), rng)
-    assert tally.counts["schemas"] > 180
-    assert tally.complete >= 0.95, tally.missed[:5]
+    tally.check(180)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(10))
 def test_sweep(seed):
     rng = random.Random(100 + seed)
     tally = Tally()
-    for pair in itertools.product(KEYWORDS, repeat=2):
+    for pair in itertools.combinations(KEYWORDS, 2):
         tally.run(SchemaMaker(rng).root(*pair), rng)
-    for _ in range(2500):
+    for _ in range(900):
         tally.run(SchemaMaker(rng).root(), rng, draws=4)
-    print(tally.counts, tally.refused)
-    assert tally.complete >= 0.95, tally.missed[:20]
+    print(tally.counts, tally.refused, f"{tally.complete:.2%}", tally.missed_by_kind())
+    tally.check(1400)
+    assert tally.missed_by_kind()["other"] <= 0.002 * tally.counts["offered"]
