@@ -60,7 +60,11 @@ def configure(process: str, log_format: str = "") -> None:
     logger.handlers[:] = [handler]
     logger.setLevel(env.log_level().upper())
     logger.propagate = False
-    for name in ("uvicorn", "asyncio"):  # what they complain of is a line like any other
+    for name in (
+        "uvicorn",
+        "asyncio",
+        "opentelemetry",
+    ):  # what they complain of is a line like any other
         other = logging.getLogger(name)
         other.handlers[:] = [handler]
         other.setLevel(logging.WARNING)

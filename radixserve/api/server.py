@@ -29,6 +29,7 @@ from radixserve.gateway import Gateway
 from radixserve.launch import Launched, launch
 from radixserve.log import logger
 from radixserve.metrics.prometheus import Metrics, Observation
+from radixserve.metrics.tracing import Traces, otlp_provider
 
 ABORT_SECONDS = 2
 RESTART_SECONDS = (1.0, 30.0)  # before a failed restart is tried again: at first, at most
@@ -55,6 +56,8 @@ class _Server:
         self._listener = listener
         self._life = Life("loading")
         self._metrics = Metrics()
+        endpoint = config.http.otlp_endpoint
+        self._traces = Traces(otlp_provider(endpoint)) if endpoint else None
         self._door = OperatedDoor(None, config.http)
         self._uvicorn = _Uvicorn(self._settings())
 
@@ -65,9 +68,12 @@ class _Server:
         finally:
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
+            if self._traces is not None:
+                await asyncio.to_thread(self._traces.close)
 
     async def _load_and_serve(self, serving: asyncio.Task[None]) -> None:
-        loading = asyncio.create_task(launch(self._config, recorders=[self._metrics]))
+        recorders = [each for each in (self._metrics, self._traces) if each is not None]
+        loading = asyncio.create_task(launch(self._config, recorders=recorders))
         _on_signals(loading.cancel, loading.cancel)
         try:
             launched = await loading
