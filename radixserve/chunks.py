@@ -19,6 +19,7 @@ from radixserve.wire.messages import (
     FinishReason,
     FromEngine,
     Logprobs,
+    Pooling,
     ProgramRef,
     PromptScores,
     TokenOut,
@@ -34,8 +35,8 @@ class Request:
     in the engine. rid: "" draws one. constraint: as grammar.check returned it. timeout_s: seconds
     from its submission until it is ended, whatever it waits for; None: none. origin: who asks.
     explain_cache: Finish tells why no more of the prompt was cached. warm: keep the prompt in the
-    cache first. shows_special: the text spells control tokens. keeps_stop: the text ends with what
-    stopped it.
+    cache first. pooling: Finish carries the prompt's embedding; with max_new_tokens 0.
+    shows_special: the text spells control tokens. keeps_stop: the text ends with what stopped it.
     """
 
     prompt: bytes
@@ -52,6 +53,7 @@ class Request:
     origin: Origin = NOBODY
     explain_cache: bool = False
     warm: bool = False
+    pooling: Pooling | None = None
     shows_special: bool = False
     keeps_stop: bool = False
 
@@ -88,7 +90,7 @@ class Finish:
 
     truncated: a constrained output was cut short by max_new_tokens, and ended as its constraint
     allows. violations: where the text was validated; the gateway leaves that to the dialects.
-    cache: where it was asked for.
+    cache, embedding (float32, little-endian): where they were asked for.
     """
 
     reason: FinishReason
@@ -98,6 +100,7 @@ class Finish:
     truncated: bool = False
     violations: tuple[Violation, ...] | None = None
     cache: CacheReport | None = None
+    embedding: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +189,7 @@ class OutputText:
             ),
             truncated=finished.truncated,
             cache=finished.cache,
+            embedding=finished.embedding,
         )
 
 

@@ -135,6 +135,7 @@ def expand(request: Request, rids: Iterator[int]) -> list[Generate]:
             namespace=request.namespace,
             priority=request.priority,
             program=request.program,
+            pooling=request.pooling,
             explain=request.explain_cache and index == 0,
             warm=request.warm and index == 0,
         )

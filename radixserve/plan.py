@@ -26,6 +26,7 @@ PageId = NewType("PageId", int)
 SlotId = NewType("SlotId", int)
 Int32 = npt.NDArray[np.int32]
 Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
 
 
 class Output(enum.IntEnum):
@@ -34,7 +35,7 @@ class Output(enum.IntEnum):
     NONE = 0  # an inner prefill chunk
     SAMPLE = 1  # draw the next token from the last position
     VERIFY = 2  # speculative drafts (refused by executors that cannot)
-    HIDDEN = 3  # final hidden states (refused by executors that cannot)
+    HIDDEN = 3  # final hidden states, added up, see HiddenRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,14 @@ class ScoreRange:
 
 
 @dataclass(frozen=True, slots=True)
+class HiddenRange:
+    """Row `row` reports the sum of its final hidden states from position `first` on."""
+
+    row: int
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
 class SharedGroup:
     """Rows whose page tables have the same pages [begin, end) and all before: for attention.
 
@@ -127,6 +136,7 @@ class StepPlan:
     closed: tuple[SlotId, ...] = ()
     copies: tuple[CopyOrder, ...] = ()
     scores: tuple[ScoreRange, ...] = ()
+    hidden: tuple[HiddenRange, ...] = ()
     shared: tuple[SharedGroup, ...] = ()
 
     @property
@@ -152,7 +162,7 @@ class StepResult:
     """rows: [k] int32, the rows that sampled, ascending. ids: [k] int32, what they drew.
 
     logprobs: by row, for the rows that asked (arrays of length 1).
-    scores: one entry per plan.scores, in its order.
+    scores, hidden: one entry per entry of the plan's, in its order; hidden: [hidden_size] each.
     """
 
     step: int
@@ -160,3 +170,4 @@ class StepResult:
     ids: Int32
     logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
     scores: tuple[TokenLogprobs, ...] = ()
+    hidden: tuple[Float64, ...] = ()

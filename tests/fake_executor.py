@@ -72,7 +72,11 @@ class FakeStep:
         for row, token in zip(rows, ids):
             self._executor.last_ids[int(plan.slots[row])] = int(token)
         self._result = StepResult(
-            step=plan.step, rows=rows, ids=ids, scores=tuple(map(self._score, plan.scores))
+            step=plan.step,
+            rows=rows,
+            ids=ids,
+            scores=tuple(map(self._score, plan.scores)),
+            hidden=tuple(map(self._hidden, plan.hidden)),
         )
 
     def _score(self, order) -> TokenLogprobs:
@@ -86,6 +90,13 @@ class FakeStep:
             np.zeros((n, 0), np.int32),
             np.zeros((n, 0), np.float32),
         )
+
+    def _hidden(self, order) -> np.ndarray:
+        """The "hidden state" of a token is the hash of the prefix that ends with it."""
+        assert self._plan.outputs[order.row] == Output.HIDDEN
+        first = order.first - int(self._plan.positions[order.row])
+        states = self._states[order.row][first:]
+        return np.asarray([sum(states), len(states)], np.float64)
 
     def result(self) -> StepResult:
         assert self._result is not None

@@ -24,7 +24,7 @@ from radixserve.log import logger
 from radixserve.models.decoder import attention_shape
 from radixserve.models.registry import Model, load_model
 from radixserve.models.spec import read_spec
-from radixserve.plan import Output, SlotId, StepPlan, StepResult, TokenLogprobs
+from radixserve.plan import Float64, Output, SlotId, StepPlan, StepResult, TokenLogprobs
 from radixserve.sampling.batch import SamplingBatch
 from radixserve.sampling.edits import Bits
 from radixserve.sampling.logprobs import score_tokens
@@ -102,7 +102,18 @@ class Executor:
             ids=ids,
             logprobs=logprobs,
             scores=tuple(self._score(plan, inputs, hidden)),
+            hidden=tuple(self._sum(plan, inputs, hidden)),
         )
+
+    @staticmethod
+    def _sum(plan: StepPlan, inputs: StepInputs, hidden: torch.Tensor) -> list[Float64]:
+        """In float64, so that it matters little in how many chunks a prompt comes."""
+        sums = []
+        for order in plan.hidden:
+            end = int(inputs.last[order.row]) + 1
+            past = int(plan.positions[order.row] + plan.lengths[order.row]) - order.first
+            sums.append(hidden[end - past : end].double().sum(dim=0).cpu().numpy())
+        return sums
 
     def _score(
         self, plan: StepPlan, inputs: StepInputs, hidden: torch.Tensor
@@ -145,9 +156,8 @@ class Step:
 
 
 def _refuse(plan: StepPlan, attention: AttentionBackend) -> None:
-    known = (plan.outputs == Output.NONE) | (plan.outputs == Output.SAMPLE)
-    if not known.all():
-        raise ValueError("this executor has no verify and no hidden-state rows")
+    if (plan.outputs == Output.VERIFY).any():
+        raise ValueError("this executor has no verify rows")
     if plan.shared and not attention.shares_prefixes:
         raise ValueError("this executor has no shared-prefix attention")
 

@@ -88,6 +88,28 @@ def text_bytes(text: str, param: str, gateway: Door) -> bytes:
     return ids.astype("<i4").tobytes()
 
 
+def text_or_ids(given: object, param: str, gateway: Door) -> list[tuple[bytes, str | None]]:
+    """Ids of each prompt, and its text where it came as text. given: a text, ids, or a list of
+    either. Raises InvalidRequest."""
+    if isinstance(given, str):
+        return [(text_bytes(given, param, gateway), given)]
+    if not isinstance(given, list) or not given:
+        raise InvalidRequest(
+            f"{param} must be text, a list of token ids, or a list of either", param=param
+        )
+    vocab_size = vocabulary(gateway)
+    if not isinstance(given[0], str | list):
+        return [(ids_bytes(given, param, vocab_size), None)]
+    found: list[tuple[bytes, str | None]] = []
+    for i, each in enumerate(several(given, param)):
+        at = f"{param}[{i}]"
+        if isinstance(each, str):
+            found.append((text_bytes(each, at, gateway), each))
+        else:
+            found.append((ids_bytes(each, at, vocab_size), None))
+    return found
+
+
 def several(given: list[Any], param: str) -> list[Any]:
     """The list itself. Raises InvalidRequest unless it has from 1 to MAX_PROMPTS entries."""
     if not 1 <= len(given) <= MAX_PROMPTS:

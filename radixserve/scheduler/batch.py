@@ -13,6 +13,7 @@ import numpy as np
 from radixserve.plan import (
     Appended,
     CopyOrder,
+    HiddenRange,
     Int32,
     Opened,
     Output,
@@ -29,12 +30,19 @@ _LAST_SAMPLED = np.zeros(1, np.int32)  # stands for the id that the row's slot d
 
 class PlannedRow(NamedTuple):
     """computed_to: tokens computed once the row has run. scored_from: first prompt token that the
-    row scores, None if it scores none."""
+    row scores, None if it scores none. pools: it reports hidden states."""
 
     request: Request
     computed_to: int
     samples: bool
     scored_from: int | None
+    pools: bool
+
+
+def _output(row: PlannedRow) -> Output:
+    if row.pools:
+        return Output.HIDDEN
+    return Output.SAMPLE if row.samples else Output.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +70,7 @@ class StepBuilder:
         self._ids: list[Int32] = []
         self._pages: list[Int32] = []
         self._scores: list[ScoreRange] = []
+        self._hidden: list[HiddenRange] = []
         self._opened: list[Opened] = []
         self._appended: list[Appended] = []
         self.copies: list[CopyOrder] = []
@@ -99,7 +108,8 @@ class StepBuilder:
         self.budget -= end - start
         self._tell_forced(request)
         scored_from = None if ids is None else self._score(request, start, end)
-        self._rows.append(PlannedRow(request, end, samples, scored_from))
+        pools = self._pool(request, start, end)
+        self._rows.append(PlannedRow(request, end, samples, scored_from, pools))
         self._slots.append(request.slot)
         self._starts.append(start)
         self._ends.append(end)
@@ -132,6 +142,14 @@ class StepBuilder:
         self._scores.append(ScoreRange(len(self._rows), first, targets, top))
         return first + 1
 
+    def _pool(self, request: Request, start: int, end: int) -> bool:
+        pooling = request.message.pooling
+        if pooling is None or (pooling == "last" and end < request.prompt_len):
+            return False
+        first = start if pooling == "mean" else end - 1
+        self._hidden.append(HiddenRange(len(self._rows), first))
+        return True
+
     def build(self, closed: tuple[SlotId, ...]) -> StepPlan:
         """The finished plan; at least one row."""
         indptr = np.zeros(len(self._pages) + 1, np.int32)
@@ -151,7 +169,7 @@ class StepBuilder:
             lengths=lengths,
             ids=np.concatenate(self._ids),
             from_last=np.asarray([ids is _LAST_SAMPLED for ids in self._ids], np.bool_),
-            outputs=np.where(samples, np.int8(Output.SAMPLE), np.int8(Output.NONE)),
+            outputs=np.asarray([_output(row) for row in self._rows], np.int8),
             page_indptr=indptr,
             page_indices=indices,
             samples=np.where(samples, ends, np.int32(0)),
@@ -160,5 +178,6 @@ class StepBuilder:
             closed=closed,
             copies=tuple(self.copies),
             scores=tuple(self._scores),
+            hidden=tuple(self._hidden),
             shared=shared,
         )

@@ -85,6 +85,7 @@ class Outputs:
             computed_tokens=request.computed_tokens,
             queue_seconds=request.queue_seconds,
             cache=request.cache_report,
+            embedding=b"" if error is not None else request.embedding(),
             code="" if refusal is None else refusal.code,
             message="" if refusal is None else refusal.message,
             param=None if refusal is None else refusal.param,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from radixserve.guide import Guide
-from radixserve.plan import Int32, SlotId
+from radixserve.plan import Float64, Int32, SlotId
 from radixserve.scheduler.finish import Ending, FinishCheck
 from radixserve.wire.cache import CacheReport
 from radixserve.wire.messages import FinishReason, Generate
@@ -56,6 +56,7 @@ class Request:
         "opening_len",
         "output",
         "overtaken",
+        "pooled",
         "phase",
         "prefill_len",
         "prompt",
@@ -102,12 +103,23 @@ class Request:
         self.cached_tokens = 0
         self.computed_tokens = 0
         self.overtaken = 0
+        self.pooled: Float64 | None = None  # sum of the hidden states told so far
         self.failures = 0
 
     def note_admission(self) -> None:
         """Keep how long it waited; the first time counts, not those after a retraction."""
         if not self.queue_seconds:
             self.queue_seconds = time.monotonic() - self.arrived_at
+
+    def add_hidden(self, values: Float64) -> None:
+        self.pooled = values if self.pooled is None else self.pooled + values
+
+    def embedding(self) -> bytes:
+        """The pooled hidden states as float32; nothing where none were told."""
+        if self.pooled is None:
+            return b""
+        count = self.prompt_len if self.message.pooling == "mean" else 1
+        return (self.pooled / count).astype("<f4").tobytes()
 
     @property
     def rid(self) -> str:
@@ -152,7 +164,10 @@ class Request:
 
     @property
     def match_limit(self) -> int | None:
-        """Most tokens that may come from the cache: the logits before a scored token are needed."""
+        """Most tokens that may come from the cache: the logits before a scored token are needed,
+        and for a mean every hidden state."""
+        if self.message.pooling == "mean":
+            return 0
         return self.scored - 1 if self.wants_scores else None
 
     def output_ids(self, start: int, end: int) -> Int32:

@@ -166,18 +166,21 @@ class Scheduler:
         self._cache.end_step(launched.step)
         events: list[FromEngine] = []
         sampled = dict(zip(result.rows.tolist(), result.ids.tolist()))
-        scores = iter(result.scores)
+        scores, hidden = iter(result.scores), iter(result.hidden)
         for index, row in enumerate(launched.rows):
             request = row.request
             request.in_flight -= 1
             request.sampling -= row.samples
             score = next(scores) if row.scored_from is not None else None
+            states = next(hidden) if row.pools else None
             if request.phase is Phase.ENDED:
                 if not request.in_flight:
                     self._pages.publish_and_drop(request)
                 continue
             if row.scored_from is not None and score is not None:
                 events += self._outputs.score(request, row.scored_from, score)
+            if states is not None:
+                request.add_hidden(states)
             if row.computed_to == request.prefill_len:
                 self._pages.commit(request, row.computed_to, row.computed_to)
             if row.samples:
@@ -306,7 +309,7 @@ class Scheduler:
         request.phase = Phase.RUNNING
         request.note_admission()
         request.prefill_len = request.known_len
-        request.computed = request.lease.matched
+        request.computed, request.pooled = request.lease.matched, None
         self._running.append(request)
         self._count_cached(request, 0, request.computed)
         builder.open(request)

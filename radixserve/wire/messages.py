@@ -20,6 +20,9 @@ from radixserve.wire.cache import CacheReport, CacheStats, TreeNode
 from radixserve.wire.params import Constraint, SamplingParams
 
 
+Pooling = Literal["mean", "last"]
+
+
 class ProgramRef(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a request stands in a DSL program.
 
@@ -41,8 +44,9 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     prompt_logprobs: likewise for prompt tokens from prompt_logprobs_start on.
     namespace: requests share KV only within one namespace.
     constraint: what the output must match, in the form that grammar.check returns.
-    explain: Finished tells where the match of the prompt ended, and why. warm: when it ends, its
-    prompt is kept first against eviction, as far as there is room for warm ones.
+    pooling: Finished carries an embedding, the mean of the prompt's final hidden states or the last
+    of them. explain: Finished tells where the match of the prompt ended, and why. warm: when it
+    ends, its prompt is kept first against eviction, as far as there is room for warm ones.
     """
 
     rid: str
@@ -55,6 +59,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     priority: int = 0
     program: ProgramRef | None = None
     constraint: Constraint | None = None
+    pooling: Pooling | None = None
     explain: bool = False
     warm: bool = False
 
@@ -144,7 +149,8 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     that a grammar left no choice about and that were not sampled. cached_tokens: prompt tokens
     found in the cache at first admission. computed_tokens: prompt tokens computed for this request.
     queue_seconds: from its arrival in the engine to its first admission; 0 where it never was.
-    cache: of its first admission, where it was asked for. code, message, param: of an error.
+    cache: of its first admission, where it was asked for. embedding: float32 little-endian.
+    code, message, param: of an error.
     """
 
     rid: str
@@ -159,6 +165,7 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     computed_tokens: int = 0
     queue_seconds: float = 0.0
     cache: CacheReport | None = None
+    embedding: bytes = b""
     code: str = ""
     message: str = ""
     param: str | None = None

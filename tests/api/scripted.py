@@ -12,6 +12,7 @@ import pathlib
 from collections.abc import AsyncGenerator, Sequence
 
 import httpx
+import numpy as np
 
 from radixserve.api.app import create_app
 from radixserve.chunks import Chunk, OutputText, Request
@@ -219,11 +220,20 @@ class ScriptedGateway:
             computed_tokens=len(request.prompt) // 4 - cached,
             truncated=self.truncated,
             forced_tokens=self.forced_tokens,
+            embedding=self._embedding(request),
             cache=CacheReport(matched=cached, reason="evicted", other=7, lost=1)
             if request.explain_cache
             else None,
             **more,
         )
+
+    @staticmethod
+    def _embedding(request: Request) -> bytes:
+        """Of a prompt: [its length, 2 where the last token is asked for, else 1, 2]."""
+        if request.pooling is None:
+            return b""
+        kind = 2 if request.pooling == "last" else 1
+        return np.asarray([len(request.prompt) // 4, kind, 2], "<f4").tobytes()
 
     def _scores(self, ids: list[int], request: Request) -> Logprobs | None:
         if request.output_logprobs is None:

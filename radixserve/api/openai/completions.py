@@ -18,7 +18,7 @@ from radixserve.chunks import Chunk, Request
 from radixserve.errors import InvalidRequest
 from radixserve.native.calls import Door, new_rid, vocabulary
 from radixserve.native.collect import PromptScores
-from radixserve.native.prompts import ids_bytes, several, text_bytes
+from radixserve.native.prompts import text_or_ids
 from radixserve.native.request import check_rid, namespace, program_ref
 from radixserve.text.tokenizer import Tokenizer
 from radixserve.wire.params import MAX_TOP_LOGPROBS
@@ -37,7 +37,7 @@ def completion_job(given: CompletionRequest, gateway: Door, default_max_tokens: 
     wish = wish_of(given)
     rid = given.rid or new_rid()
     check_rid(rid)
-    prompts = _prompts(given.prompt, gateway)
+    prompts = text_or_ids(given.prompt, "prompt", gateway)
     requests = tuple(
         Request(
             prompt=prompt,
@@ -230,24 +230,3 @@ def _check_counts(given: CompletionRequest) -> None:
             param="best_of",
             code="unsupported_parameter",
         )
-
-
-def _prompts(prompt: object, gateway: Door) -> list[tuple[bytes, str | None]]:
-    """Ids of each prompt, and its text where it came as text."""
-    if isinstance(prompt, str):
-        return [(text_bytes(prompt, "prompt", gateway), prompt)]
-    if not isinstance(prompt, list) or not prompt:
-        raise InvalidRequest(
-            "prompt must be text, a list of token ids, or a list of either", param="prompt"
-        )
-    vocab_size = vocabulary(gateway)
-    if not isinstance(prompt[0], str | list):
-        return [(ids_bytes(prompt, "prompt", vocab_size), None)]
-    found: list[tuple[bytes, str | None]] = []
-    for i, each in enumerate(several(prompt, "prompt")):
-        at = f"prompt[{i}]"
-        if isinstance(each, str):
-            found.append((text_bytes(each, at, gateway), each))
-        else:
-            found.append((ids_bytes(each, at, vocab_size), None))
-    return found
