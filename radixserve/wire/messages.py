@@ -19,7 +19,6 @@ import msgspec
 from radixserve.wire.cache import CacheReport, CacheStats, TreeNode
 from radixserve.wire.params import Constraint, SamplingParams
 
-
 Pooling = Literal["mean", "last"]
 
 

@@ -43,6 +43,7 @@ def chat_job(given: ChatRequest, gateway: Door, default_max_tokens: int) -> Job:
         output_logprobs=best,
         namespace=namespace(given.cache_salt),
         priority=given.priority,
+        timeout_s=given.timeout_s,
         program=program_ref(given.program),
         explain_cache=given.explain_cache,
         shows_special=not given.skip_special_tokens,

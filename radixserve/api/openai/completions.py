@@ -16,7 +16,7 @@ from radixserve.api.openai.sampling import sampling_params, stream_options
 from radixserve.api.openai.schema import CompletionRequest
 from radixserve.chunks import Chunk, Request
 from radixserve.errors import InvalidRequest
-from radixserve.native.calls import Door, new_rid, vocabulary
+from radixserve.native.calls import Door, new_rid
 from radixserve.native.collect import PromptScores
 from radixserve.native.prompts import text_or_ids
 from radixserve.native.request import check_rid, namespace, program_ref
