@@ -119,6 +119,7 @@ def test_openai_streams_add_up(
     if logprobs:
         entries = sum(len(mine["logprobs"]) for mine in choices.values())
         assert entries == usage["completion_tokens"]
+        assert usage["completion_tokens_details"]["forced_tokens"] == 0  # each was sampled
     else:
         assert usage["completion_tokens_details"]["forced_tokens"] > 0
 
