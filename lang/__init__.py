@@ -43,6 +43,7 @@ from radixserve.lang.backends.record import Recorder, Replay
 from radixserve.lang.choices import (
     ChoicesMethod,
     greedy_token_selection,
+    probability,
     token_length_normalized,
     unconditional_likelihood_normalized,
 )
@@ -93,6 +94,7 @@ __all__ = [
     "get_server_info",
     "greedy_token_selection",
     "image",
+    "probability",
     "select",
     "separate_reasoning",
     "set_default_backend",

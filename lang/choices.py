@@ -1,4 +1,4 @@
-"""How select() picks: three methods, each a formula over the candidates' log-probabilities.
+"""How select() picks: four methods, each a formula over the candidates' log-probabilities.
 
 With l[1..n] the log-probabilities of a choice's n tokens after the prompt and u[1..n] those of
 the same tokens without the prompt:
@@ -6,6 +6,7 @@ the same tokens without the prompt:
     token_length_normalized               max of  sum(l) / n
     greedy_token_selection                token by token, the best next token among the choices left
     unconditional_likelihood_normalized   max of  sum(l - u) / n
+    probability                           max of  exp(sum(l)), less what longer choices hold of it
 
 The sum over no tokens (an empty choice) scores 0. A token that has no u, because the model has no
 token that begins a text and nothing else stands before it, counts as u = 0. Ties go to the choice
@@ -15,6 +16,8 @@ Must not know: backends.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -111,9 +114,61 @@ class UnconditionalLikelihoodNormalized:
         return Decision(_best(scores), {"scores": scores})
 
 
+@dataclass(frozen=True, slots=True)
+class Probability:
+    """The likeliest choice, as the longest of the choices that the model would begin with.
+
+    p = exp(sum(l)) is how likely the text begins with a choice's tokens. Where longer choices begin
+    with them too ("1", "10"), those hold a part of it: a choice keeps p less the p of the longer
+    ones right above it. What all keep and the mass `outside` them come to 1; `scores` are the kept
+    parts, made to sum to 1. Equal choices share theirs, and are one when it comes to the best.
+
+    Worked example: p("1") = 0.5 and p("10") = 0.3 on the same first token, p("2") = 0.2: kept are
+    0.2, 0.3, 0.2, outside is 0.3, the scores are 2/7, 3/7, 2/7.
+    """
+
+    name: str = "probability"
+    needs_unconditional: bool = False
+
+    def decide(self, candidates: Sequence[Candidate]) -> Decision:
+        logs: dict[tuple[int, ...], float] = {}
+        for each in candidates:
+            logs.setdefault(each.ids, sum(each.logprobs))
+        kept = _kept(logs)
+        whole = sum(kept.values())
+        share = {ids: part / whole if whole else 1 / len(kept) for ids, part in kept.items()}
+        times = Counter(each.ids for each in candidates)
+        best = _best([share[each.ids] for each in candidates])
+        scores = [share[each.ids] / times[each.ids] for each in candidates]
+        reached = math.exp(_most(logs)) * whole
+        return Decision(best, {"scores": scores, "outside": max(0.0, 1.0 - reached)})
+
+
 token_length_normalized = TokenLengthNormalized()
 greedy_token_selection = GreedyTokenSelection()
 unconditional_likelihood_normalized = UnconditionalLikelihoodNormalized()
+probability = Probability()
+
+
+def _most(logs: dict[tuple[int, ...], float]) -> float:
+    """The largest of them, to measure the others by: exp() of a long choice's own is 0."""
+    most = max(logs.values())
+    return most if most > -math.inf else 0.0
+
+
+def _kept(logs: dict[tuple[int, ...], float]) -> dict[tuple[int, ...], float]:
+    """exp(log - the largest log) of each choice, less those right above it."""
+    most = _most(logs)
+    held = {ids: math.exp(log - most) for ids, log in logs.items()}
+    kept = dict(held)
+    path: list[tuple[int, ...]] = []
+    for ids in sorted(held):  # a beginning comes before what goes on from it
+        while path and ids[: len(path[-1])] != path[-1]:
+            path.pop()
+        if path:
+            kept[path[-1]] -= held[ids]
+        path.append(ids)
+    return {ids: max(0.0, part) for ids, part in kept.items()}
 
 
 def _mean(logprobs: Sequence[float]) -> float:

@@ -122,6 +122,7 @@ def test_greedy_separates_choices_by_token_not_by_equal_scores():
         sgl.token_length_normalized,
         sgl.greedy_token_selection,
         sgl.unconditional_likelihood_normalized,
+        sgl.probability,
     ],
 )
 @pytest.mark.parametrize(
@@ -148,6 +149,9 @@ def test_the_value_is_one_of_the_choices_and_only_it_enters_the_state(method, ch
     state, mock = pick(method, choices, prompt="Q:", logprob=logprob, pieces=())
     assert state["x"] in choices
     scores = state.get_meta_info("x")["scores"]
+    if method is sgl.probability:
+        assert sum(scores) == pytest.approx(1)
+        assert 0 <= state.get_meta_info("x")["outside"] <= 1
     if method is not sgl.greedy_token_selection:
         assert state["x"] == choices[scores.index(max(scores))]
     assert state.text() == "Q:" + state["x"]
@@ -236,3 +240,46 @@ def test_select_is_one_request():
     assert len(mock.calls) == 2
     assert mock.calls[0]["program"]["call"] == "0"
     assert all(math.isfinite(score) for score in state.get_meta_info("x")["scores"])
+
+
+def logs(*rows):
+    return [(ids, tuple(math.log(p) for p in parts)) for ids, parts in rows]
+
+
+def test_probability_sums_to_one_with_what_is_outside():
+    rows = logs(((1,), (0.25,)), ((2, 3), (0.5, 0.5)), ((4,), (0.125,)))
+    decision = decide(sgl.probability, *rows)
+    assert decision.meta["scores"] == pytest.approx([0.4, 0.4, 0.2])
+    assert decision.meta["outside"] == pytest.approx(0.375)
+    assert decision.index == 0  # a tie goes to the first
+
+
+def test_probability_of_a_choice_is_without_that_of_longer_ones():
+    """The worked example: a text that begins with "10" is the choice "10", not "1"."""
+    rows = logs(((1,), (0.5,)), ((1, 0), (0.5, 0.6)), ((2,), (0.2,)))
+    decision = decide(sgl.probability, *rows)
+    assert decision.meta["scores"] == pytest.approx([2 / 7, 3 / 7, 2 / 7])
+    assert decision.meta["outside"] == pytest.approx(0.3)
+    assert decision.index == 1
+    # Three in a row: each keeps what the next does not hold.
+    rows = logs(((1,), (0.8,)), ((1, 1), (0.8, 0.5)), ((1, 1, 1), (0.8, 0.5, 0.5)))
+    assert decide(sgl.probability, *rows).meta["scores"] == pytest.approx([0.5, 0.25, 0.25])
+
+
+def test_probability_takes_equal_choices_as_one():
+    rows = logs(((1,), (0.3,)), ((1,), (0.3,)), ((2,), (0.2,)))
+    decision = decide(sgl.probability, *rows)
+    assert decision.meta["scores"] == pytest.approx([0.3, 0.3, 0.4])
+    assert decision.index == 0  # 0.6 together
+
+
+def test_probability_of_long_and_of_impossible_choices():
+    long = (-500.0,) * 4
+    decision = decide(sgl.probability, ((1,) * 4, (*long[:3], -499.0)), ((2,) * 4, long))
+    assert decision.meta["scores"] == pytest.approx([1 / (1 + math.exp(-1)), 1 / (1 + math.e)])
+    assert decision.meta["outside"] == pytest.approx(1)
+    never = float("-inf")
+    decision = decide(sgl.probability, ((1,), (never,)), ((2,), (never,)))
+    assert decision.meta["scores"] == pytest.approx([0.5, 0.5])
+    decision = decide(sgl.probability, ((), ()), ((2,), (math.log(0.25),)))
+    assert decision.meta["scores"] == pytest.approx([0.75, 0.25])
