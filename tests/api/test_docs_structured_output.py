@@ -8,9 +8,17 @@ import re
 
 import pytest
 
+from radixserve.native import verdict
 from radixserve.native.sampling import KINDS, Sampling
 from tests.api.scripted import ScriptedGateway
 from tests.api.talk import answered
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_child_left():
+    yield
+    verdict._child.close()
+
 
 PAGE = (pathlib.Path(__file__).parents[2] / "docs" / "structured-output.md").read_text()
 REQUESTS = re.findall(r"```json\nPOST (\S+)\n(.*?)```", PAGE, re.DOTALL)

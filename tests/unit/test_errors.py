@@ -49,3 +49,9 @@ def test_a_given_code_stays_with_the_one_error():
 @pytest.mark.parametrize("kind", [ConfigError, ModelLoadError, EngineDead, RequestError])
 def test_all_descend_from_one(kind):
     assert issubclass(kind, RadixServeError)
+
+
+def test_a_constraint_that_the_engine_cannot_compile_is_the_clients_fault():
+    rebuilt = request_error("unsupported_schema", "takes too long", "regex")
+    assert type(rebuilt) is InvalidRequest
+    assert (rebuilt.code, rebuilt.param, rebuilt.status) == ("unsupported_schema", "regex", 400)
