@@ -227,3 +227,29 @@ def test_s03_characters_of_several_tokens_come_whole(
     if logprobs and path == CHAT:
         assert bytes(b for entry in mine["logprobs"] for b in entry["bytes"]).decode() == text
         assert "".join(entry["token"] for entry in mine["logprobs"]) == text
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize("stream", [False, True])
+def test_g11_what_does_not_parse_does_not_fail_open(
+    server: Server, path: str, stream: bool
+) -> None:
+    def body(pattern: str) -> dict[str, Any]:
+        text = {"type": "string", "pattern": pattern}
+        schema = {"type": "object", "properties": {"s": text}, "required": ["s"],
+                  "additionalProperties": False}  # fmt: skip
+        strict = {"name": "x", "schema": schema, "strict": True}
+        asked = {"response_format": {"type": "json_schema", "json_schema": strict}}
+        return {**openai_body(path, 1, None, False), **asked, "stream": stream}
+
+    good = body("^hi\\!$")
+    if stream:
+        assert added_up(path, events(server, path, good))[0]["text"] == '{"s": "hi!"}'
+    else:
+        [choice] = post(server, path, good)["choices"]
+        assert (choice["message"]["content"] if path == CHAT else choice["text"]) == '{"s": "hi!"}'
+    grammar = {**good, "response_format": None, "ebnf": 'root ::= "a" nowhere'}
+    for bad, said in ((body("["), "#/properties/s/pattern"), (grammar, "nowhere")):
+        reply = httpx.post(f"{server.url}{path}", json=bad, timeout=60)
+        assert reply.status_code == 400
+        assert said in reply.json()["error"]["message"]
