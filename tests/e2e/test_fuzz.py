@@ -1,0 +1,85 @@
+"""FUZZ: a small model at temperature 1.5 cannot be made to break a schema.
+
+Nightly the same with more seeds and tokens; what it last found stands in benchmarks/README.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from decimal import Decimal
+
+import jsonschema
+import pytest
+
+from radixserve import Engine
+from tests.schema_corpus import CORPUS
+
+BATCH = 64
+PROMPT = "Answer in JSON, please. The text: It was late in the year when Maria wrote. JSON:\n"
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with Engine("smollm2", kv_tokens=32768) as found:
+        yield found
+
+
+def violations(engine: Engine, seeds: int, tokens: int) -> tuple[list[str], Counter[str]]:
+    """What is wrong with any reply, and how the replies ended."""
+    jobs = [(name, seed) for name in CORPUS for seed in range(seeds)]
+    wrong: list[str] = []
+    ends: Counter[str] = Counter()
+    for start in range(0, len(jobs), BATCH):
+        some = jobs[start : start + BATCH]
+        replies = engine.generate(
+            [PROMPT] * len(some),
+            [
+                {
+                    "json_schema": CORPUS[name],
+                    "temperature": 1.5,
+                    "max_new_tokens": tokens,
+                    "sampling_seed": seed,
+                }
+                for name, seed in some
+            ],
+        )
+        for (name, seed), reply in zip(some, replies):
+            meta = reply["meta_info"]
+            ends[meta["finish_reason"]["type"]] += 1
+            if (fault := fault_of(CORPUS[name], reply["text"])) is not None:
+                wrong.append(f"{name}, seed {seed}: {fault}")
+            is_cut = meta["finish_reason"]["type"] == "length"
+            if is_cut != meta.get("truncated", False) or len(reply["output_ids"]) > tokens:
+                wrong.append(f"{name}, seed {seed}: {meta}")
+    return wrong, ends
+
+
+def fault_of(schema: object, text: str) -> str | None:
+    """Numbers are read as decimals: in floats 7.02 is no multiple of 0.01."""
+    try:
+        value = json.loads(text, parse_float=Decimal)
+    except ValueError as error:
+        return f"{text!r} is no JSON: {error}"
+    schema = json.loads(json.dumps(schema), parse_float=Decimal)
+    kind = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
+    checker = kind(schema, format_checker=kind.FORMAT_CHECKER)
+    found = next(checker.iter_errors(value), None)
+    return None if found is None else f"{text!r}: {found.message}"
+
+
+@pytest.mark.model
+def test_every_reply_validates(engine):
+    wrong, ends = violations(engine, seeds=3, tokens=96)
+    assert not wrong, "\n".join(wrong)
+    assert ends.keys() <= {"stop", "length"}
+    assert ends["stop"] > ends["length"] > 0
+
+
+@pytest.mark.model
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_every_reply_validates_nightly(engine):
+    wrong, ends = violations(engine, seeds=40, tokens=256)
+    print(f"{sum(ends.values())} replies over {len(CORPUS)} schemas: {dict(ends)}")
+    assert not wrong, "\n".join(wrong)
