@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.metadata
 import signal
 import socket
 import ssl
@@ -19,10 +20,10 @@ from collections.abc import Callable, Generator
 import msgspec
 import uvicorn
 
-from radixserve import __version__
 from radixserve.api.app import create_app
 from radixserve.api.door import OperatedDoor
 from radixserve.api.life import Life
+from radixserve.api.tenants import load_tenants
 from radixserve.config.schema import Config, HttpConfig
 from radixserve.errors import ConfigError, RadixServeError
 from radixserve.gateway import Gateway
@@ -41,6 +42,16 @@ class _Uvicorn(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
+
+
+def check_http(http: HttpConfig) -> int:
+    """How many keys there are, once the port, certificate and keys were found to be usable.
+
+    Raises ConfigError as serve() would.
+    """
+    _listen(http).close()
+    _check_tls(http)
+    return len(load_tenants(http))
 
 
 async def serve(config: Config) -> None:
@@ -109,7 +120,9 @@ class _Server:
             gauges = msgspec.structs.asdict(gateway.last_gauges)
             return Observation(gateway.alive, gateway.in_flight, gauges)
 
-        self._metrics.describe(version=__version__, model=gateway.model_name)
+        self._metrics.describe(
+            version=importlib.metadata.version("radixserve"), model=gateway.model_name
+        )
         self._metrics.watch(observe)
         self._door.open(gateway)
         self._life.phase = "serving"
@@ -144,7 +157,8 @@ class _Server:
 
     def _settings(self) -> uvicorn.Config:
         http = self._config.http
-        settings = uvicorn.Config(
+        _check_tls(http)
+        return uvicorn.Config(
             create_app(self._door, self._config, life=self._life, metrics=self._metrics),
             log_config=None,
             access_log=False,
@@ -154,11 +168,19 @@ class _Server:
             ssl_certfile=http.ssl_certfile or None,
             ssl_keyfile=http.ssl_keyfile or None,
         )
-        try:
-            settings.load()
-        except (ssl.SSLError, OSError) as error:
-            raise ConfigError(f"--ssl-certfile, --ssl-keyfile: {error}") from error
-        return settings
+
+
+def _check_tls(http: HttpConfig) -> None:
+    if not http.ssl_certfile:
+        return
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+            http.ssl_certfile,
+            http.ssl_keyfile,
+            password="",  # else it would ask on a terminal
+        )
+    except OSError as error:  # SSLError is one
+        raise ConfigError(f"--ssl-certfile, --ssl-keyfile: {error}") from error
 
 
 def _on_signals(first: Callable[[], object], again: Callable[[], object]) -> None:

@@ -13,10 +13,10 @@ import sys
 from collections.abc import Sequence
 
 from radixserve import __version__, log
-from radixserve.cli import batch, grammar, serve
+from radixserve.cli import batch, doctor, grammar, serve
 from radixserve.errors import RadixServeError
 
-COMMANDS = {"serve": serve, "batch": batch, "grammar": grammar}
+COMMANDS = {"serve": serve, "batch": batch, "grammar": grammar, "doctor": doctor}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
