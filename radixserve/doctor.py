@@ -226,9 +226,11 @@ class _Listener(logging.Handler):
 @contextlib.contextmanager
 def _overheard(lines: list[str]) -> Iterator[None]:
     """What is logged meanwhile goes into lines, and nowhere else."""
-    before = logger.handlers[:]
+    before, level = logger.handlers[:], logger.level
     logger.handlers[:] = [_Listener(lines.append)]
+    logger.setLevel(logging.INFO)
     try:
         yield
     finally:
         logger.handlers[:] = before
+        logger.setLevel(level)
