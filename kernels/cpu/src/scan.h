@@ -3,13 +3,25 @@
 RS_INLINE void mask_block(const Scan& a, int64_t begin, int64_t n, float* values) {
     const float none = -__builtin_inff();
     if (a.mask_bits != nullptr) {
-        for (int64_t i = 0; i < n; ++i) {
+        vi bit;
+        for (int j = 0; j < kLanes; ++j) bit[j] = 1 << j;
+        for (int64_t i = 0; i < n; i += kLanes) {
             const int64_t id = begin + i;
-            values[i] = (a.mask_bits[id / 32] >> (id % 32)) & 1u ? values[i] : none;
+            const vi word = vi{} + static_cast<int32_t>(a.mask_bits[id / 32] >> (id % 32));
+            const vf v = load_upto(values + i, n - i);
+            store_upto(values + i, pick((word & bit) != 0, v, splat(none)), n - i);
         }
     } else if (a.mask_bytes != nullptr) {
         for (int64_t i = 0; i < n; ++i) values[i] = a.mask_bytes[begin + i] ? values[i] : none;
     }
+}
+
+RS_INLINE bool block_is_free(const Scan& a, int64_t begin, int64_t n) {
+    if (a.mask_bytes != nullptr) return false;
+    if (a.mask_bits == nullptr) return true;
+    if (n < kScanBlock) return false;
+    const uint32_t* words = a.mask_bits + begin / 32;
+    return (words[0] & words[1] & words[2] & words[3]) == 0xffffffffu;
 }
 
 RS_INLINE bool block_is_masked_out(const Scan& a, int64_t begin, int64_t n) {
@@ -42,7 +54,6 @@ RS_INLINE void divide(float* values, int64_t n, float by) {
 }
 
 static Best scan(const Scan& a) {
-    const bool is_masked = a.mask_bits != nullptr || a.mask_bytes != nullptr;
     alignas(64) float room[kScanBlock];
     vu nans = {};
     float best = -__builtin_inff();
@@ -53,12 +64,12 @@ static Best scan(const Scan& a) {
         if (block_is_masked_out(a, begin, n)) {
             if (a.scaled != nullptr)
                 for (int64_t i = 0; i < n; i += kLanes) store(a.scaled + begin + i, top);
-        } else if (a.scaled == nullptr && !is_masked) {
+        } else if (a.scaled == nullptr && block_is_free(a, begin, n)) {
             top = best_of(a.logits + begin, n, &nans);
         } else {
             float* values = a.scaled != nullptr ? a.scaled + begin : room;
             __builtin_memcpy(values, a.logits + begin, static_cast<size_t>(n) * sizeof(float));
-            if (is_masked) mask_block(a, begin, n, values);
+            if (!block_is_free(a, begin, n)) mask_block(a, begin, n, values);
             if (a.temperature != 1.0f) divide(values, n, a.temperature);
             top = best_of(values, n, &nans);
         }
