@@ -53,6 +53,7 @@ class Ref:
 Expr = Text | Chars | Seq | Alt | Repeat | Ref
 NEVER = Alt(())
 EMPTY = Text("")
+_FEW = 8
 
 
 def seq(*parts: Expr) -> Expr:
@@ -206,10 +207,20 @@ def _spelled(expr: Expr) -> str:
             return "(" + " ".join(map(_spelled, parts)) + ")"
         case Alt(options):
             return "(" + " | ".join(map(_spelled, options)) + ")"
+        case Repeat(Chars(ranges), low, high) if max(low, high or 0) > _FEW:
+            return _all_but(ranges) + _bounds(low, high)
         case Repeat(part, low, high):
             inner = _spelled(part)
             atom = inner if isinstance(part, Chars | Ref) else f"({inner})"
             return atom + _bounds(low, high)
+
+
+def _all_but(ranges: Ranges) -> str:
+    """A class by what is not in it: the only kind that the grammar engine counts quickly."""
+    starts = [0, *(high + 1 for _, high in ranges)]
+    ends = [*(low - 1 for low, _ in ranges), 0x10FFFF]
+    gaps = [(start, end) for start, end in zip(starts, ends) if start <= end]
+    return "[^" + "".join(map(_range, gaps)) + "]"
 
 
 def _bounds(low: int, high: int | None) -> str:

@@ -25,8 +25,13 @@ _MAX_INLINE = 24
 _HEX = charset.of("09", "AF", "af")
 
 # Strings of up to so many characters have a rule for each; longer ones are counted by the engine.
-MAX_FLAT = 128
-_MAX_ESCAPES = 8
+MAX_FLAT = 32
+# How many units a longer one is measured in, and one above _ABOVE characters; how many units a
+# stretch without escapes may take.
+_UNITS = 16
+_UNITS_ABOVE = 32
+_ABOVE = 512
+_STRETCHES = (1, 2, 4, 8, 16, 32)
 
 # A JSON string. Its characters and its closing quote stand in one rule: a token that leaves a rule
 # is worked out anew in every step, which takes the grammar engine milliseconds. Escapes of
@@ -124,40 +129,66 @@ class Speller:
     def string(self, low: int, high: int | None) -> Expr:
         """A JSON string of `low` to `high` characters.
 
-        Above MAX_FLAT characters those with escapes are not all generated: at most _MAX_ESCAPES of
-        them, in the last quarter.
+        Above MAX_FLAT characters not all with escapes are generated: the first `low` characters
+        hold none, and each stretch up to an escape is rounded up to some units of length.
         """
         if low == 0 and high is None:
             return STRING
         if (low if high is None else high) <= MAX_FLAT:
-            return self._flat(low, high)
-        bare = Chars(_PLAIN)
-        escape = seq(Text("\\"), Ref("escape"))
+            return seq(Text('"'), self._flat(low, high))
         if high is None:
-            return seq(Text('"'), repeat(bare, low, low), Ref("rest"))
-        each = max(1, high // 4 // _MAX_ESCAPES)
-        first = high - each * _MAX_ESCAPES
-        part = seq(escape, repeat(bare, 0, each - 1))
-        tail = repeat(part, 1, _MAX_ESCAPES)
-        plain = repeat(bare, low, high)
-        mixed = seq(repeat(bare, min(low, first), first), tail) if low <= first else plain
-        return seq(Text('"'), alt(plain, mixed), Text('"'))
+            return seq(Text('"'), self._open(low))
+        return seq(Text('"'), self._counted(low, high))
 
     def _flat(self, low: int, high: int | None) -> Expr:
-        name = f"q{low}_{'' if high is None else high}_"
-        last = low if high is None else high
-        if f"{name}0" not in self._table:
-            for i in range(last):
-                onward = Ref("rest") if i + 1 == last and high is None else Ref(f"{name}{i + 1}")
-                options = [Text('"')] if i >= low else []
-                self._table[f"{name}{i}"] = alt(
-                    *options,
-                    seq(Chars(_PLAIN), onward),
-                    seq(Text("\\"), Ref("escape"), onward),
-                )
-            if high is not None:
-                self._table[f"{name}{last}"] = Text('"')
-        return seq(Text('"'), Ref(f"{name}0"))
+        """The rest of a string, with a rule for each character, which longer ones share."""
+        for i in range(low if high is None else high + 1):
+            need, left = max(0, low - i), None if high is None else high - i
+            name = _flat_name(need, left)
+            if name in self._table:
+                break
+            options: list[Expr] = [] if need else [Text('"')]
+            if left != 0:
+                onward = Ref(_flat_name(max(0, need - 1), None if left is None else left - 1))
+                options.append(seq(Chars(_PLAIN), onward))
+                options.append(seq(Text("\\"), Ref("escape"), onward))
+            self._table[name] = alt(*options)
+        return Ref(_flat_name(low, high))
+
+    # The grammar engine counts a repetition quickly where characters, written as all but some, are
+    # followed by a text; anything else behind them costs it a state for each character. So every
+    # end that a stretch of characters may have is an alternative with a count of its own.
+
+    def _open(self, low: int) -> Expr:
+        stretch = repeat(Chars(_PLAIN), low, None)
+        escaped = seq(stretch, Text("\\"), Ref("escape"), Ref("rest"))
+        return self._once(f"o{low}", alt(seq(stretch, Text('"')), escaped))
+
+    def _counted(self, low: int, high: int) -> Expr:
+        unit = 1
+        while high > unit * (_UNITS if high <= _ABOVE else _UNITS_ABOVE):
+            unit *= 2
+        for units in range(high // unit):
+            self._ladder(unit, units, 0, units * unit, f"l{unit}_{units}")
+        return self._ladder(unit, high // unit, low, high, f"c{low}_{high}")
+
+    def _ladder(self, unit: int, units: int, low: int, high: int, name: str) -> Expr:
+        """The rest of a string: `low` to `high` characters, `units` of length if it has escapes."""
+        options: list[Expr] = [seq(repeat(Chars(_PLAIN), low, high), Text('"'))]
+        least = 0
+        for size in _STRETCHES:
+            most = size * unit - 1
+            if size <= units and low <= most:
+                start = max(low, least)
+                escaped = seq(repeat(Chars(_PLAIN), start, most), Text("\\"), Ref("escape"))
+                stretch = self._once(f"e{start}_{most}", escaped)
+                options.append(seq(stretch, Ref(f"l{unit}_{units - size}")))
+            least = most + 1
+        return self._once(name, alt(*options))
+
+    def _once(self, name: str, expr: Expr) -> Ref:
+        self._table[name] = expr
+        return Ref(name)
 
     def spell(self, automaton: Automaton, spelling: Spelling, closing: Expr = EMPTY) -> Expr:
         """What `automaton` accepts, each character by `spelling`, then `closing`."""
@@ -264,6 +295,12 @@ class _Writer:
             return seq(repeat(part, ends.index(True), len(run) - 1), self._closing)
         size = len(run) - 1
         return seq(repeat(part, size, size), self._goto(run[-1], depth + 1))
+
+
+def _flat_name(need: int, left: int | None) -> str:
+    if left is None:
+        return f"q{need}_" if need else "rest"
+    return f"q{need}_{left}"
 
 
 def _pieces(expr: Expr) -> tuple[Expr, ...]:

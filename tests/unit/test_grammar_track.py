@@ -12,6 +12,7 @@ import pytest
 from radixserve.grammar import ebnf, items, rules, track
 from radixserve.grammar.track import State, Track
 from tests.grammar_bytes import CLOSED, ByteGrammar, grammar_of, schema_grammar
+from tests.grammar_random import modern
 from tests.grammar_tracks import Followed, made_schemas, mutated, text_grammars
 
 
@@ -74,7 +75,7 @@ def test_random_schemas_go_as_in_the_grammar_engine_and_end_validly():
     ended = 0
     for schema, grammar in made_schemas(rng, 150):
         valid = jsonschema.Draft202012Validator(
-            schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER
+            modern(schema), format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER
         )
         found = Track.of(grammar.grammar)
         assert found is not None
