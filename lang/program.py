@@ -194,8 +194,9 @@ class Program:
     def trace(self, *args: Any, **kwargs: Any) -> Trace:
         """What the program would call, found by running it without a model.
 
-        Every call answers with its own name in braces, and so do arguments that are not given. The
-        function's other effects are real.
+        Every call answers with its own name in braces, or with some text that fits what it is bound
+        to; arguments that are not given are their names in braces. The function's other effects are
+        real.
         """
         return trace(self._func, self._bound | kwargs, args)
 

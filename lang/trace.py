@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from radixserve.lang.backends.base import Body
 from radixserve.lang.backends.mock import Mock
 from radixserve.lang.calls import Call, Caller
+from radixserve.lang.errors import BackendError
 from radixserve.lang.history import MARKS, CallReport
 from radixserve.lang.interpreter import Settings
 from radixserve.lang.prompt import Part
@@ -21,6 +23,7 @@ from radixserve.lang.sampling import run_defaults
 from radixserve.lang.work import Work
 
 _WIDTH = 60
+_MADE_UP = {"json_schema", "json_object", "regex", "choice"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +82,16 @@ def trace(func: Callable[..., Any], kwargs: Mapping[str, Any], args: tuple[Any, 
 
 
 class _Echo(Mock):
-    """Answers `{name}` with the name of the variable that the answer is for."""
+    """Answers {name}, the variable that the answer is for; what is bound with some fitting text."""
 
     def __init__(self) -> None:
         self.answer = ""
-        super().__init__(lambda _: self.answer, is_instant=True)
+        super().__init__(self._named, is_instant=True)
+
+    def _named(self, _: str, body: Body) -> str:
+        if _MADE_UP & body["sampling_params"].keys():  # the program will read it as what it asked
+            raise BackendError(500, "exhausted", "made up instead")
+        return self.answer
 
 
 class _NamingCaller(Caller):

@@ -160,6 +160,9 @@ class Mock:
         texts = told if isinstance(told, list) else [told] * n
         meta = self._meta(body, prompt)
         outputs = [self._output(text, body["sampling_params"], meta) for text in texts]
+        if body.get("return_logprob"):
+            for output in outputs:
+                self._add_logprobs(output, prompt["ids"])
         return outputs[0] if n == 1 else outputs
 
     def _told(self, body: Body, prompt: str, n: int) -> str | list[str]:
@@ -277,6 +280,13 @@ class Mock:
             "output_ids": ids,
             "meta_info": {**meta, "finish_reason": reason, **counts},
         }
+
+    def _add_logprobs(self, output: Reply, before: list[int]) -> None:
+        ids = output["output_ids"]
+        rows = zip(self._logprobs(before, ids), ids)
+        output["meta_info"]["output_token_logprobs"] = [
+            [logprob, token, self.tokenizer.decode([token])] for logprob, token in rows
+        ]
 
     def _cut(self, ids: list[int], text: str) -> tuple[int, str]:
         """How many ids lie wholly in `text`, and what of it they do not spell."""

@@ -211,3 +211,61 @@ def test_a_sync_after_a_call_adds_no_border(run):
     run(body, mock)
     ids = mock.tokenizer.encode("qA")
     assert mock.calls[1]["input"] == [{"ids": ids, "roles": [], "open": None}, {"text": "r"}]
+
+
+def test_the_text_shows_role_blocks_and_variables_do_not(run):
+    def body(s):
+        s += sgl.system("be brief") + "loose "
+        with s.var_scope("talk"):
+            s += sgl.user("hi") + sgl.assistant(sgl.gen("a"))
+
+    state = run(body, sgl.Mock(["hello"]), stream=True)
+    text = "SYSTEM: be brief\nloose USER: hi\nASSISTANT: hello\n"
+    assert "".join(state.text_iter()) == state.text() == text
+    assert state["talk"] == "hihello"
+    assert state.messages()[2] == {"role": "assistant", "content": "hello"}
+
+
+@pytest.mark.parametrize("call", [sgl.gen("a"), sgl.select("a", ["hello"])])
+def test_a_call_right_behind_a_block_is_an_assistants_turn(run, call):
+    def without(s):
+        s += sgl.user("hi") + call
+        s += sgl.user("more")
+        [child] = s.fork(1)
+        child += sgl.gen("b")
+        child.sync()
+
+    def within(s):
+        s += sgl.user("hi") + sgl.assistant(call)
+        s += sgl.user("more")
+        [child] = s.fork(1)
+        child += sgl.assistant(sgl.gen("b"))
+        child.sync()
+
+    inputs = []
+    for body in (without, within):
+        mock = sgl.Mock({"": "hello"})
+        state = run(body, mock)
+        inputs.append([call["input"] for call in mock.calls])
+        assert state.messages()[1] == {"role": "assistant", "content": "hello"}
+    assert inputs[0] == inputs[1]
+
+
+def test_text_behind_a_block_keeps_a_call_out_of_the_roles(run):
+    def body(s):
+        s += sgl.user("hi") + "\nThe answer:" + sgl.gen("a")
+
+    mock = sgl.Mock(["hello"])
+    assert len(run(body, mock).messages()) == 1
+    assert mock.calls[0]["input"][-1] == {"text": "\nThe answer:"}
+
+
+def test_roles_that_do_not_fit_leave_the_state_as_it_was(run):
+    def body(s):
+        with pytest.raises(sgl.ProgramError):
+            s += "lost" + sgl.user_begin() + sgl.system_begin()
+        s += sgl.user("hi") + sgl.gen("a")
+
+    mock = sgl.Mock(["hello"])
+    assert run(body, mock).messages()[0]["content"] == "hi"
+    assert mock.calls[0]["input"][0] == {"role_open": "user"}
