@@ -55,7 +55,10 @@ def _checked(constraint: Constraint) -> Constraint:
 
 def grammar(constraint: Constraint) -> Grammar:
     """The rules that `constraint` stands for. Raises InvalidRequest."""
-    found = _READERS[constraint.kind](constraint)
+    try:
+        found = _READERS[constraint.kind](constraint)
+    except RecursionError as error:
+        raise refused("", "", "its parts lead into each other too deeply") from error
     size = len(rules.ebnf(found))
     if size > MAX_GRAMMAR_BYTES:
         raise refused("", "", f"its grammar takes {size} bytes, {MAX_GRAMMAR_BYTES} are possible")

@@ -139,6 +139,7 @@ class Expander:
         """Provably no value satisfies both."""
         key = (min(one.key, two.key), max(one.key, two.key))
         if key not in self._disjoint:
+            self._disjoint[key] = False  # a proof that leads back to itself proves nothing
             self._disjoint[key] = self.is_empty((one, two), _LOOK_AHEAD)
         return self._disjoint[key]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 
 import jsonschema
 import pytest
@@ -12,6 +13,7 @@ from radixserve.errors import InvalidRequest
 from radixserve.grammar.check import check
 from radixserve.grammar.weaken import weaken
 from radixserve.wire.params import Constraint
+from tests.grammar_random import VALUES, SchemaMaker, ValueMaker, modern
 
 UNIQUE = {"type": "array", "uniqueItems": True, "items": {"type": "string"}}
 NEVER = {"type": "string", "format": "uri-template"}
@@ -235,3 +237,48 @@ def test_nothing_that_was_allowed_is_lost(value):
     for instance in INSTANCES:
         if asked.is_valid(instance):
             assert left.is_valid(instance), (instance, weaker)
+
+
+@pytest.mark.parametrize("start", range(0, 400, 100))
+def test_random_schemas_allow_no_less_when_they_are_weaker(start):
+    """Over every keyword, older spellings too; values that fit either schema."""
+    weaker, checked = 0, 0
+    for seed in range(start, start + 100):
+        rng = random.Random(seed)
+        value = SchemaMaker(rng).root()
+        try:
+            check(schema(value))
+        except InvalidRequest:
+            found = left_of(value)
+            if found is None:
+                continue
+            weaker += 1
+            checked += compared(modern(value), found, rng)
+    assert weaker > 5
+    assert checked > 20
+
+
+def left_of(value):
+    """The weaker schema; None where a reference leads nowhere."""
+    try:
+        found = weaken(schema(value))
+    except InvalidRequest as error:
+        if "$ref" in error.message:
+            return None
+        raise
+    assert check(found) == found
+    return json.loads(found.value) if found.value else {"type": ["object"]}
+
+
+def compared(asked, left, rng):
+    """How many values `asked` allows; each is allowed by `left`."""
+    wanted, weaker = (jsonschema.Draft202012Validator(each) for each in (asked, left))
+    makers = [ValueMaker(asked, rng), ValueMaker(left, rng)]
+    count = 0
+    for _ in range(10):
+        maker = rng.choice(makers)
+        instance = rng.choice([maker.value(maker.root), rng.choice(VALUES)])
+        if wanted.is_valid(instance):
+            count += 1
+            assert weaker.is_valid(instance), (asked, left, instance)
+    return count
