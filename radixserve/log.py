@@ -60,12 +60,10 @@ def configure(process: str, log_format: str = "") -> None:
     logger.handlers[:] = [handler]
     logger.setLevel(env.log_level().upper())
     logger.propagate = False
-    for name in (
-        "uvicorn",
-        "asyncio",
-        "opentelemetry",
-    ):  # what they complain of is a line like any other
+    # What these complain of is a line like any other; asyncio warns of every client that left.
+    levels = {"uvicorn": logging.WARNING, "asyncio": logging.ERROR, "opentelemetry": logging.ERROR}
+    for name, level in levels.items():
         other = logging.getLogger(name)
         other.handlers[:] = [handler]
-        other.setLevel(logging.WARNING)
+        other.setLevel(level)
         other.propagate = False
