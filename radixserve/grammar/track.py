@@ -24,14 +24,16 @@ MAX_VISITS = 4 * MAX_WIDTH  # places looked at for one state
 
 
 class _Place:
-    """needs: fewest bytes from here to the end of the output."""
+    """needs: fewest bytes from here to the end of the output. is_open: it reads a byte, or is the
+    end; others stand for the places in `opened`, None until that is asked for."""
 
-    __slots__ = ("item", "needs", "opened", "rest", "state")
+    __slots__ = ("is_open", "item", "needs", "opened", "rest", "state")
 
     def __init__(self, item: Item | None, rest: _Place | None, needs: int) -> None:
         self.item = item
         self.rest = rest
         self.needs = needs
+        self.is_open = item is None or (isinstance(item, Node) and not item.ends)
         self.opened: tuple[_Place, ...] | None = None
         self.state: State | None = None
 
@@ -55,12 +57,14 @@ class State:
         "needs",
     )
 
-    def __init__(self, track: Track, places: Iterable[_Place], *, lost: bool = False) -> None:
+    def __init__(self, track: Track, places: tuple[_Place, ...], end: _Place) -> None:
         self._track = track
-        self._readers = tuple(place for place in places if place.item is not None)
-        self.lost = lost
-        self.may_end = any(place.item is None for place in places)
-        self.needs = min((place.needs for place in places), default=None)
+        self.lost = not places
+        self.may_end = end in places
+        self._readers = places
+        if self.may_end:
+            self._readers = tuple(place for place in places if place is not end)
+        self.needs = None if self.lost else min([place.needs for place in places])
         self._moves: dict[int, State | None] = {}
         self._forced: bytes | None = None
 
@@ -139,7 +143,7 @@ class Track:
         self._end = _Place(None, None, 0)
         self._places: dict[tuple[Item, _Place], _Place] = {}
         self._states: dict[frozenset[_Place], State] = {}
-        self._lost = State(self, (), lost=True)
+        self._lost = State(self, (), self._end)
         self.start = self._state_at(self._place(self._lowered.rule("root"), self._end))
 
     @classmethod
@@ -207,21 +211,41 @@ class Track:
         key = frozenset(opened)
         found = self._states.get(key)
         if found is None:
-            found = self._states[key] = State(self, opened)
+            found = self._states[key] = State(self, opened, self._end)
         return found
 
     def _opened_all(self, places: Iterable[_Place]) -> tuple[_Place, ...] | None:
         """The places that read a byte next, and the end; None when they are too many."""
         found: dict[_Place, None] = {}
         for place in places:
+            if place.is_open:
+                found[place] = None
+                continue
             if place.opened is None:
-                place.opened = self._opened(place)
+                place.opened = self._counted(place) or self._opened(place)
                 if place.opened is None:
                     return None
-            found.update(dict.fromkeys(place.opened))
+            for inner in place.opened:
+                found[inner] = None
             if len(found) > MAX_WIDTH:
                 return None
         return tuple(found)
+
+    def _counted(self, place: _Place) -> tuple[_Place, ...] | None:
+        """What _opened says, sooner, for characters that are counted."""
+        item, rest = place.item, place.rest
+        if not isinstance(item, Loop) or not isinstance(item.part, Node) or item.part.ends:
+            return None
+        assert rest is not None
+        less = item.less()
+        again = self._place(item.part, rest if less is None else self._place(less, rest))
+        if item.low:
+            return (again,)
+        if rest.is_open:
+            return (again, rest)
+        if rest.opened is None:
+            rest.opened = self._opened(rest)
+        return None if rest.opened is None else (again, *rest.opened)
 
     def _opened(self, start: _Place) -> tuple[_Place, ...] | None:
         found: dict[_Place, None] = {}
@@ -229,6 +253,9 @@ class Track:
         stack = [start]
         while stack:
             place = stack.pop()
+            if place.is_open:
+                found[place] = None
+                continue
             if place.opened is not None:
                 found.update(dict.fromkeys(place.opened))
                 continue
@@ -241,16 +268,15 @@ class Track:
         return tuple(found)
 
     def _within(self, place: _Place, found: dict[_Place, None]) -> Iterable[_Place]:
-        """Open one place: itself into `found` if it reads a byte, or what stands for it."""
+        """What a place stands for; one that also reads a byte itself goes into `found`."""
         item, rest = place.item, place.rest
-        if item is None or rest is None:
-            found[place] = None
-            return ()
+        assert item is not None
+        assert rest is not None
         match item:
             case Node():
                 if item is not items.DONE:
                     found[place] = None
-                return (rest,) if item.ends else ()
+                return (rest,)
             case Pair():
                 return (self._place(item.first, self._place(item.second, rest)),)
             case Choice():
