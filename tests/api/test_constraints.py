@@ -158,6 +158,70 @@ def test_any_json_is_a_schema_too(gateway, schema):
     assert reached(gateway, "/generate", body).kind == "json_schema"
 
 
+TAG = {
+    "type": "structural_tag",
+    "format": {
+        "type": "tag",
+        "begin": "<n>",
+        "content": {"type": "json_schema", "json_schema": SCHEMA},
+        "end": "</n>",
+    },
+}
+OLDER_TAG = {
+    "type": "structural_tag",
+    "structures": [{"begin": "<n>", "schema": SCHEMA, "end": "</n>"}],
+    "triggers": ["<n>"],
+}
+
+
+@pytest.mark.parametrize("tag", [TAG, OLDER_TAG])
+def test_structural_tags_by_every_name(gateway, tag):
+    found = set()
+    for path in (CHAT, COMPLETIONS):
+        for fields in (
+            {"response_format": tag},
+            {"structural_tag": tag},
+            {"structural_tag": json.dumps(tag)},
+            {"structured_outputs": {"structural_tag": tag}},
+        ):
+            found.add(reached(gateway, path, {**PLAIN[path], **fields}))
+    for value in (tag, json.dumps(tag)):
+        body = {"text": "x", "sampling_params": {"structural_tag": value}}
+        found.add(reached(gateway, "/generate", body))
+    [one] = found
+    assert one.kind == "structural_tag"
+    wide = {"structural_tag": tag, "whitespace": "bounded"}
+    assert reached(gateway, CHAT, hello(**wide)).whitespace == "bounded"
+
+
+@pytest.mark.parametrize(
+    ("tag", "said"),
+    [
+        ({"format": {"type": "nothing"}}, "nothing"),
+        ({"type": "structural_tag"}, "structures"),
+        (
+            {
+                **TAG,
+                "format": {
+                    **TAG["format"],
+                    "content": {"type": "json_schema", "json_schema": {"$ref": "x"}},
+                },
+            },
+            "$ref",
+        ),
+    ],
+)
+def test_structural_tags_that_are_none_are_named(gateway, tag, said):
+    for fields, param in (
+        ({"response_format": {"type": "structural_tag", **tag}}, "response_format"),
+        ({"structural_tag": tag}, "structural_tag"),
+    ):
+        error = error_of(ask(gateway, CHAT, hello(**fields)), 400)
+        assert error["param"] == param
+        assert said in error["message"]
+    assert gateway.requests == []
+
+
 def test_equal_schemas_reach_the_engine_as_one(gateway):
     """Key order, blanks and annotations do not count."""
     other = {"title": "T", "required": ["n"], **SCHEMA, "description": "d"}

@@ -253,3 +253,17 @@ def test_g11_what_does_not_parse_does_not_fail_open(
         reply = httpx.post(f"{server.url}{path}", json=bad, timeout=60)
         assert reply.status_code == 400
         assert said in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_structural_tags_over_http(server: Server, stream: bool) -> None:
+    content = {"type": "json_schema", "json_schema": SCHEMA}
+    form = {"type": "tag", "begin": "<call>", "content": content, "end": "</call>"}
+    tag = {"type": "structural_tag", "format": form}
+    body = {**openai_body(CHAT, 1, None, False), "response_format": tag, "max_tokens": 90}
+    if stream:
+        text = added_up(CHAT, events(server, CHAT, body))[0]["text"]
+    else:
+        text = post(server, CHAT, body)["choices"][0]["message"]["content"]
+    [inside] = re.findall("^<call>(.*)</call>$", text)
+    valid(inside)
