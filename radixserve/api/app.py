@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from radixserve.api import cache, faults, operator
+from radixserve.api import cache, faults, openapi, operator
 from radixserve.api.access import Access
 from radixserve.api.cors import Cors
 from radixserve.api.door import OperatedDoor
@@ -31,8 +31,7 @@ def create_app(
 ) -> FastAPI:
     """All routes over `gateway`, which is an OperatedDoor or gets one in front of it.
 
-    There is no documentation route; what needs which key stands in entrance.py. Raises ConfigError
-    for keys that cannot be read.
+    What needs which key stands in entrance.py. Raises ConfigError for keys that cannot be read.
     """
     app = FastAPI(
         title="radixserve",
@@ -47,6 +46,7 @@ def create_app(
     front = Front(door, config, NativeService(door), life, metrics)
     for part in (openai, texts, native, operator, cache):
         app.include_router(part.routes(front))
+    app.include_router(openapi.routes())
     app.add_middleware(
         Entrance,
         life=life,
