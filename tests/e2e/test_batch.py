@@ -55,20 +55,33 @@ def test_200_documents_killed_half_way_and_resumed(tiny_model, tmp_path) -> None
     source = documents(tmp_path / "in.jsonl", DOCUMENTS)
     output = tmp_path / "out.jsonl"
     flags = ("--max-tokens", 16, "--seed", 3, "--prompt-template", "Read: {text}", "--window", 16)
-    first = subprocess.Popen(command(tiny_model, source, output, *flags), stderr=subprocess.DEVNULL)
 
     def lines() -> int:
         return output.read_bytes().count(b"\n") if output.exists() else 0
 
-    try:
-        wait_until(lambda: lines() >= 60, seconds=120)
-    finally:
-        first.send_signal(signal.SIGKILL)
-        first.wait()
+    def stopped_at(count: int, number: signal.Signals) -> tuple[int, str]:
+        """Run until `count` lines are out, then send the signal: (exit status, stderr)."""
+        going = subprocess.Popen(
+            command(tiny_model, source, output, *flags), stderr=subprocess.PIPE, text=True
+        )
+        try:
+            wait_until(lambda: lines() >= count, seconds=120)
+        finally:
+            going.send_signal(number)
+            _, said = going.communicate(timeout=60)
+        return going.returncode, said
+
+    assert stopped_at(40, signal.SIGKILL)[0] == -signal.SIGKILL
     before = output.read_bytes()
     before = before[: before.rfind(b"\n") + 1]
-    assert 60 <= before.count(b"\n") < DOCUMENTS - 20
+    assert 40 <= before.count(b"\n") < DOCUMENTS - 60
     output.write_bytes(before + b'{"id":"doc-')  # as a kill amid a write leaves it
+    status, said = stopped_at(before.count(b"\n") + 30, signal.SIGINT)
+    assert status == 130
+    assert f"{lines()} lines are answered; the same command goes on from there" in said
+    assert "Traceback" not in said
+    assert output.read_bytes().startswith(before)
+    before = output.read_bytes()
     second = run(tiny_model, source, output, *flags)
     assert second.returncode == 1, second.stderr
     assert "kept from before" in second.stderr
@@ -105,9 +118,13 @@ def test_standard_input_and_openai_lines(tiny_model, tmp_path) -> None:
 
 def test_every_answer_matches_the_schema(tiny_model, tmp_path) -> None:
     source = tmp_path / "in.jsonl"
-    own = {"prompt": "the", "choice": ["fox", "dog"]}
+    form = {"type": "tag", "begin": "<a>", "content": {"type": "any_text"}, "end": "</a>"}
+    own = [
+        {"prompt": "the", "choice": ["fox", "dog"]},
+        {"prompt": "the", "structural_tag": {"format": form}},
+    ]
     rows = [{"text": f"the fox {i}"} for i in range(20)]
-    source.write_text("".join(json.dumps(row) + "\n" for row in [*rows, own]))
+    source.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *own]))
     schema = {
         "type": "object",
         "properties": {"name": {"type": "string", "maxLength": 8}, "is_dog": {"type": "boolean"}},
@@ -118,12 +135,14 @@ def test_every_answer_matches_the_schema(tiny_model, tmp_path) -> None:
     output = tmp_path / "out.jsonl"
     ran = run(tiny_model, source, output, "--schema", tmp_path / "schema.json", "--max-tokens", 60)
     assert ran.returncode == 0, ran.stderr
-    *found, last = rows_of(output)
+    *found, chosen, tagged = rows_of(output)
     assert len(found) == 20
     for row in found:
         jsonschema.validate(row["value"], schema)
         assert json.loads(row["text"]) == row["value"]
-    assert last["text"] in ("fox", "dog")
+    assert chosen["text"] in ("fox", "dog")
+    assert tagged["text"].startswith("<a>")
+    assert tagged["text"].index("</a>") == len(tagged["text"]) - 4
 
 
 @pytest.mark.parametrize(

@@ -175,6 +175,20 @@ def test_a_constraint_holds_for_lines_without_their_own(renderer, constraint):
     assert ("value" in found[0]) == (constraint.kind == "json_schema")
 
 
+def test_violations_are_told_where_a_schema_is_only_validated(renderer):
+    gateway = ScriptedGateway(renderer, ["10"])
+    found, tally = run(
+        renderer,
+        bytes_of([{"prompt": "the"}]),
+        gateway=gateway,
+        constraint=Constraint(kind="json_schema", value='{"type":"integer","const":1}'),
+        options={"constraint_mode": "validate"},
+    )
+    assert tally.answered == 1
+    assert found[0]["value"] == 10
+    assert found[0]["constraint_violations"]
+
+
 def test_a_template_wraps_records(renderer):
     gateway = ScriptedGateway(renderer)
     rows = [{"text": "the cat", "lang": "en", "tags": ["a"]}, {"lang": "en"}]
