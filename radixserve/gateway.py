@@ -148,12 +148,10 @@ class Gateway:
         try:
             self._set_deadline(flight, request.timeout_s, timers)
             while open_outputs:
-                arrival = await flight.arrivals.get()
-                if isinstance(arrival, RadixServeError):
-                    raise arrival
-                chunk = flight.named(outputs[arrival[0]].take(arrival[1]))
-                open_outputs -= chunk.finish is not None
-                yield chunk
+                for index, events in await flight.news():
+                    chunk = flight.named(outputs[index].take(events))
+                    open_outputs -= chunk.finish is not None
+                    yield chunk
         except RadixServeError:
             cause = "error"
             raise

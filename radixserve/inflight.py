@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -19,8 +19,6 @@ from radixserve.errors import ContextTooLong, InvalidRequest, RadixServeError
 from radixserve.metrics.trail import Cause, Counts, Outcome, Recorder, Subject, Trail
 from radixserve.wire.messages import Finished, FinishReason, FromEngine, Generate, TokenOut
 from radixserve.wire.seeds import derive_seed
-
-Arrival = tuple[int, list[FromEngine]] | RadixServeError
 
 _OUTCOMES: dict[FinishReason, Outcome] = {
     FinishReason.STOP: "stop",
@@ -43,8 +41,10 @@ class InFlight:
         now: float,
     ) -> None:
         self.client = client
-        self.arrivals: asyncio.Queue[Arrival] = asyncio.Queue()
         self.open = dict(zip(rids, range(len(rids))))
+        self._arrived: dict[int, list[FromEngine]] = {}
+        self._error: RadixServeError | None = None
+        self._has_news = asyncio.Event()
         self._is_read = True
         program = request.program
         subject = Subject(
@@ -68,7 +68,20 @@ class InFlight:
                     del self.open[rid]
                     self._trail.end(index, self._outcome(event), counts_of(event), now)
         if self._is_read:
-            self.arrivals.put_nowait((index, events))
+            self._arrived.setdefault(index, []).extend(events)
+            self._has_news.set()
+
+    async def news(self) -> Iterable[tuple[int, list[FromEngine]]]:
+        """What has come since the last call, by output: one piece however much it is, so that a
+        reader who is behind catches up. Raises what the request failed with, behind all of it."""
+        await self._has_news.wait()
+        self._has_news.clear()
+        arrived, self._arrived = self._arrived, {}
+        if self._error is not None:
+            if not arrived:
+                raise self._error
+            self._has_news.set()
+        return arrived.items()
 
     def ask_to_end(self, cause: Cause) -> None:
         """Why an abort is on its way; the first reason stays."""
@@ -83,8 +96,8 @@ class InFlight:
 
     def fail(self, error: RadixServeError) -> None:
         """The reader gets `error` behind what has arrived."""
-        if self._is_read:
-            self.arrivals.put_nowait(error)
+        self._error = error
+        self._has_news.set()
 
     def lose(self, error: RadixServeError, now: float) -> None:
         """The engine is gone; nothing more will come."""
@@ -132,6 +145,7 @@ def expand(request: Request, rids: Iterator[int]) -> list[Generate]:
             constraint=request.constraint,
             prompt_logprobs=request.prompt_logprobs if index == 0 else None,
             prompt_logprobs_start=max(1, request.prompt_logprobs_start),
+            logprob_ids=request.logprob_ids,
             namespace=request.namespace,
             priority=request.priority,
             program=request.program,
