@@ -71,9 +71,10 @@ def test_bombs_are_answered_while_the_loop_goes_on(renderer, name):
 
         async def tick():
             while not is_over:
-                began = time.monotonic()
+                # Of the process's own time: the machine may be busy with others.
+                began = time.process_time()
                 await asyncio.sleep(0.01)
-                gaps.append(time.monotonic() - began)
+                gaps.append(time.process_time() - began)
 
         async with client(gateway) as http:
             ticking = asyncio.create_task(tick())

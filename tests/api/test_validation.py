@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import signal
-import time
 
 import pytest
 
@@ -155,7 +154,7 @@ SLOW = {"type": "string", "pattern": "^(a+)+$", "minLength": 2}
 
 
 def test_a_validator_that_takes_for_ever_is_stopped(renderer, monkeypatch):
-    monkeypatch.setattr(verdict, "SECONDS", 0.5)
+    monkeypatch.setattr(verdict, "SECONDS", 1.0)
     gateway = ScriptedGateway(renderer, (json.dumps("a" * 60 + "!"), GOOD))
 
     async def go():
@@ -163,20 +162,19 @@ def test_a_validator_that_takes_for_ever_is_stopped(renderer, monkeypatch):
             slow = asyncio.create_task(
                 http.post("/generate", json=native_body(SLOW, max_new_tokens=400))
             )
-            gaps = []
+            answered_meanwhile = 0
             while not slow.done():
-                began = time.monotonic()
                 await http.get("/health")
-                gaps.append(time.monotonic() - began)
+                answered_meanwhile += not slow.done()
                 await asyncio.sleep(0.02)
             after = await http.post("/generate", json=native_body(n=2))
-            return (await slow).json(), max(gaps), after.json()
+            return (await slow).json(), answered_meanwhile, after.json()
 
-    stopped, gap, after = asyncio.run(go())
+    stopped, answered_meanwhile, after = asyncio.run(go())
     [violation] = stopped["meta_info"]["constraint_violations"]
     assert "not validated" in violation["message"]
     assert violation["keyword"] == ""
-    assert gap < 0.4
+    assert answered_meanwhile >= 2
     assert after[1]["meta_info"]["constraint_violations"] == []
 
 
