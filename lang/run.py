@@ -74,8 +74,8 @@ class Run:
                 result = body()
                 for branch in self._branches:
                     branch.settle()
-            except BaseException:
-                self.cancel()
+            except BaseException as error:
+                self._give_up(error)
                 raise
             finally:
                 self._end_branches()
@@ -96,8 +96,8 @@ class Run:
         try:
             try:
                 result = await self._in_time(body, in_own_thread)
-            except BaseException:
-                self.cancel()
+            except BaseException as error:
+                self._give_up(_as_told(error))
                 raise
             finally:
                 self._end_branches()
@@ -106,13 +106,18 @@ class Run:
                 await self._loop.join(JOIN_SECONDS)
             self._raise_unseen()
         except BaseException as error:
-            is_cancelled = isinstance(error, asyncio.CancelledError)
-            self.root.conclude(None, cancelled() if is_cancelled else error)
+            self.root.conclude(None, _as_told(error))
             raise
         self.root.conclude(result, None)
 
     def cancel(self) -> None:
         """Fail every branch with ProgramCancelled and abort the calls in flight."""
+        self._give_up(cancelled())
+
+    def _give_up(self, error: BaseException) -> None:
+        """Cancel; who reads the root from outside is told `error`, the reason, at once."""
+        if not self.root.is_settled():
+            self.root.fail(error)
         with self._lock:
             branches = list(self._branches)
         for branch in branches:
@@ -147,3 +152,8 @@ class Run:
         for branch in self._branches:
             if branch.failure is not None and not branch.failure.was_seen:
                 branch.failure.reveal()
+
+
+def _as_told(error: BaseException) -> BaseException:
+    """What others are told of an error: a cancelled task is a cancelled program to them."""
+    return cancelled() if isinstance(error, asyncio.CancelledError) else error

@@ -4,6 +4,8 @@ import http.server
 import json
 import threading
 
+import radixserve.lang as sgl
+
 
 class Scripted(http.server.ThreadingHTTPServer):
     """Answers POSTs with reply(path, body), a (status, JSON) or a list of events for a stream.
@@ -13,6 +15,7 @@ class Scripted(http.server.ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = 128  # with 5, many clients at once wait a second for a connection
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -55,12 +58,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         body = json.loads(raw) if raw else None
         self.server.seen.append((self.path, dict(self.headers), body))
-        while self.server.hold.is_set():
+        words = raw.decode()
+        while self.server.hold.is_set() or "hang" in words:
             if self.is_gone():
                 self.server.gone.release()
                 return
             threading.Event().wait(0.01)
-        if self.server.drop:
+        if self.server.drop or "drop" in words:
             return
         status, value = self.server.refusal or self.server.reply(self.path, body)
         if status == 200 and isinstance(value, list):
@@ -187,3 +191,30 @@ class OpenAI(Scripted):
             for delta in deltas
         ]
         return 200, [*chunks, {"choices": [], "usage": usage}, "[DONE]"]
+
+
+class Native(Scripted):
+    """Our own /generate, answered by a mock: each prompt's text again. Faults by what is in it.
+
+    "500" is refused, "400" is called a bad constraint, "drop" loses the connection, "half" breaks
+    off after one chunk, "hang" is never answered.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.mock = sgl.Mock(lambda prompt: prompt)
+
+    def reply(self, path, body):
+        if path != "/generate":
+            return 200, {}
+        text = "".join(part.get("text", "") for part in body["input"])
+        for status, param in (("500", None), ("400", "sampling_params.json_schema")):
+            if status in text:
+                error = {"message": f"fault {status}", "type": "t", "code": "c", "param": param}
+                return int(status), {"error": error}
+        if "choices" in body["input"][-1]:
+            return 200, self.mock.choose(body)
+        if body["stream"]:
+            chunks = list(self.mock.stream(body))
+            return 200, chunks[:1] if "half" in text else [*chunks, "[DONE]"]
+        return 200, self.mock.generate(body)
