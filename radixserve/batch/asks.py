@@ -115,6 +115,8 @@ def _simple(value: Body, template: str, has_chat: bool) -> tuple[str, Body]:
     asked = {"prompt", "messages"} & value.keys()
     if len(asked) + ("text" in value) > 1:
         raise InvalidRequest("a line has one of prompt, messages and text", param="prompt")
+    if not isinstance(value.get("id", 0), str | int):
+        raise InvalidRequest("id is a text or a whole number", param="id")
     body = {name: given for name, given in value.items() if name != "id"}
     if "prompt" in asked:
         return COMPLETIONS, body

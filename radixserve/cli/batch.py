@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         config = resolve(from_args(arguments))
         asyncio.run(_run(arguments, config, _task(arguments, config), tally))
-    except (RadixServeError, OSError) as error:
+    except (RadixServeError, OSError, UnicodeDecodeError) as error:
         print(f"radixserve: {error}", file=sys.stderr)
         _hint(tally)
         return NOT_RUN
@@ -127,6 +127,8 @@ async def _run(arguments: argparse.Namespace, config: Config, task: Task, tally:
     from radixserve.batch.run import Batch
     from radixserve.launch import launch
 
+    if pathlib.Path(arguments.output).resolve() == pathlib.Path(arguments.input).resolve():
+        raise ConfigError("the output is the input")
     with (
         _opened(arguments.input) as (source, size),
         answers.open_output(arguments.output, overwrite=arguments.overwrite) as output,
@@ -165,6 +167,9 @@ def _task(arguments: argparse.Namespace, config: Config) -> Task:
 
     if arguments.window < 1:
         raise ConfigError(f"--window must be at least 1, not {arguments.window}")
+    options = _given(arguments, "whitespace", "constraint_mode")
+    if options and arguments.schema is None:
+        raise ConfigError(f"--{min(options).replace('_', '-')} has an effect only with --schema")
     fields = _given(arguments, *(name for name, _, _ in SAMPLING))
     if arguments.stop:
         fields["stop"] = arguments.stop
@@ -173,7 +178,7 @@ def _task(arguments: argparse.Namespace, config: Config) -> Task:
         defaults=Defaults(
             fields=fields,
             constraint=_constraint(arguments),
-            options=_given(arguments, "whitespace", "constraint_mode"),
+            options=options,
             template=_template(arguments.prompt_template),
             seed=arguments.seed,
         ),
@@ -209,11 +214,13 @@ def _constraint(arguments: argparse.Namespace) -> Constraint | None:
     from radixserve.grammar import check
 
     if arguments.schema is not None:
-        found = Constraint(kind="json_schema", value=pathlib.Path(arguments.schema).read_text())
+        found = Constraint(
+            kind="json_schema", value=pathlib.Path(arguments.schema).read_text("utf-8")
+        )
     elif arguments.regex is not None:
         found = Constraint(kind="regex", value=arguments.regex)
     elif arguments.ebnf is not None:
-        found = Constraint(kind="ebnf", value=pathlib.Path(arguments.ebnf).read_text())
+        found = Constraint(kind="ebnf", value=pathlib.Path(arguments.ebnf).read_text("utf-8"))
     elif arguments.choice:
         found = Constraint(kind="choice", value=json.dumps(arguments.choice))
     else:

@@ -154,13 +154,18 @@ def test_every_answer_matches_the_schema(tiny_model, tmp_path) -> None:
         (["--temperature", "-1"], "temperature"),
         (["--prompt-template", "no field"], "names no field"),
         (["--window", "0"], "--window"),
+        (["--whitespace", "bounded"], "only with --schema"),
+        (["--ebnf", "LATIN"], "utf-8"),
         (["--kv-tokens", "3"], "--kv-tokens"),
     ],
 )
 def test_what_no_line_could_be_answered_with_is_said_at_once(tmp_path, flags, said) -> None:
     schema = tmp_path / "schema.json"
     schema.write_text('{"type": "string", "pattern": "(?=a)b"}')
-    flags = [str(schema) if flag == "SCHEMA" else flag for flag in flags]
+    latin = tmp_path / "latin"
+    latin.write_bytes(b"root ::= \xe9")
+    files = {"SCHEMA": str(schema), "LATIN": str(latin)}
+    flags = [files.get(flag, flag) for flag in flags]
     source = tmp_path / "in.jsonl"
     source.write_text('{"prompt": "x"}\n')
     began = time.monotonic()
@@ -183,3 +188,5 @@ def test_a_missing_input_and_a_foreign_output(tiny_model, tmp_path) -> None:
         ran = run(tiny_model, source, output)
         assert ran.returncode == 2
         assert output.read_text() == text
+    assert run(tiny_model, source, source, "--overwrite").returncode == 2
+    assert source.read_text() == '{"prompt": "x"}\n'

@@ -92,6 +92,7 @@ def test_failed_lines_are_named_and_the_run_goes_on(renderer):
         {"prompt": "the", "temperature": "hot"},
         {"prompt": "the", "stream": True},
         {"prompt": "the", "n": 2},
+        {"prompt": "the", "id": [1]},
         {**openai, "url": "/v1/embeddings"},
         {**openai, "custom_id": 7},
         {**openai, "method": "GET"},
@@ -101,7 +102,7 @@ def test_failed_lines_are_named_and_the_run_goes_on(renderer):
     ]
     found, tally = run(renderer, bytes_of(rows))
     assert len(found) == len(rows)
-    codes = [line["error"]["code"] for line in found[:11]]
+    codes = [line["error"]["code"] for line in found[:12]]
     assert codes == [
         "invalid_json",
         "invalid_json",
@@ -114,15 +115,17 @@ def test_failed_lines_are_named_and_the_run_goes_on(renderer):
         "invalid_request",
         "invalid_request",
         "invalid_request",
+        "invalid_request",
     ]
     assert found[0]["line"] == 1
     assert found[3]["id"] == "long prompt"
     assert found[7]["error"]["param"] == "foo"
-    replies = [line["response"] for line in found[11:16]]
+    replies = [line["response"] for line in found[12:17]]
     assert [reply["status_code"] for reply in replies] == [400, 400, 400, 404, 400]
     assert replies[3]["body"]["error"]["code"] == "model_not_found"
-    assert found[12]["custom_id"] == 7
-    assert found[16]["text"] == "the quick brown fox"
+    assert found[11]["error"]["param"] == "id"
+    assert found[13]["custom_id"] == 7
+    assert found[17]["text"] == "the quick brown fox"
     assert tally.answered == 1
     assert tally.failed == Counter(codes + ["invalid_request"] * 3) + Counter(
         ["model_not_found", "unknown_parameter"]
