@@ -199,9 +199,17 @@ def permutations(
 
 
 def tuple_items(
-    places: list[Expr], rest: Expr, size: tuple[int, int | None], layout: Layout
+    places: list[Expr],
+    rest: Expr,
+    size: tuple[int, int | None],
+    layout: Layout,
+    put: Callable[[str, Expr], Ref],
+    name: str,
 ) -> Expr:
-    """Items by place, then `rest`; nothing may be left out before something that is there."""
+    """Items by place, then `rest`; nothing may be left out before something that is there.
+
+    put: adds a rule, so that many places are no deep expression.
+    """
     low, high = size
     count = len(places) if high is None else min(len(places), high)
     tail: Expr = EMPTY
@@ -223,4 +231,6 @@ def tuple_items(
         tail = seq(piece, tail)
         if i >= low:
             tail = optional(tail)
+        if i % 8 == 7 and tail != NEVER:
+            tail = put(f"{name}_{i}", tail)
     return tail

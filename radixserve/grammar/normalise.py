@@ -147,7 +147,9 @@ class _Builder:
         if places and all(part.rest is None for part in facts.arrays):
             high = max(low, places) if high is None else min(high, max(low, places))
         exprs = [self._item(_item_conj(facts, i)) for i in range(places)]
-        return containers.tuple_items(exprs, self._item(rest), (low, high), self._layout)
+        return containers.tuple_items(
+            exprs, self._item(rest), (low, high), self._layout, self._put, name
+        )
 
     def _item(self, conj: Conj) -> Expr:
         return seq(self._value(conj), self._layout.after)

@@ -5,8 +5,9 @@ Must not know: tokens, schemas, the grammar engine.
 
 A place is what is still to come: an item and the place behind it. Places are interned, so that an
 output in a nested value is a chain of places that its neighbours share, and nothing here recurses
-over that chain. A state is the set of places that can read the next byte. States remember their
-steps; what is remembered is bounded and dropped as a whole.
+over that chain. Where an output can be read in several ways up to one item, the places behind that
+item are joined, so that it is followed once. A state is the set of places that can read the next
+byte. States remember their steps; what is remembered is bounded and dropped as a whole.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from radixserve.grammar.items import Call, Choice, Item, Loop, Lowered, Node, Pa
 MAX_FORCED = 4096  # bytes
 MAX_PLACES = 60_000
 MAX_STATES = 20_000
-MAX_WIDTH = 4096  # places in one state
+MAX_WIDTH = 2048  # places in one state
+MAX_MERGED = 8  # items behind one another
 MAX_VISITS = 4 * MAX_WIDTH  # places looked at for one state
 
 
@@ -36,6 +38,18 @@ class _Place:
         self.is_open = item is None or (isinstance(item, Node) and not item.ends)
         self.opened: tuple[_Place, ...] | None = None
         self.state: State | None = None
+
+
+class _Join(_Place):
+    """Several places behind one item: however an output can be read up to here, what follows is
+    followed once."""
+
+    __slots__ = ("members",)
+
+    def __init__(self, members: tuple[_Place, ...]) -> None:
+        super().__init__(None, None, min(place.needs for place in members))
+        self.is_open = False
+        self.members = members
 
 
 class State:
@@ -142,6 +156,7 @@ class Track:
         self._lowered = Lowered(grammar)
         self._end = _Place(None, None, 0)
         self._places: dict[tuple[Item, _Place], _Place] = {}
+        self._joins: dict[frozenset[_Place], _Join] = {}
         self._states: dict[frozenset[_Place], State] = {}
         self._lost = State(self, (), self._end)
         self.start = self._state_at(self._place(self._lowered.rule("root"), self._end))
@@ -156,11 +171,11 @@ class Track:
     @property
     def remembered(self) -> int:
         """Places and states kept for later steps."""
-        return len(self._places) + len(self._states)
+        return len(self._places) + len(self._joins) + len(self._states)
 
     def step(self, readers: tuple[_Place, ...], byte: int) -> State | None:
         """The state of those `readers` that can read `byte`."""
-        if len(self._places) > MAX_PLACES or len(self._states) > MAX_STATES:
+        if len(self._places) + len(self._joins) > MAX_PLACES or len(self._states) > MAX_STATES:
             self._forget()
         found = self._after(readers, byte)
         if not found:
@@ -190,7 +205,33 @@ class Track:
             onward = node.after(byte)
             if onward is not None:
                 found[rest if onward is items.DONE else self._place(onward, rest)] = None
-        return list(found)
+        return list(found) if len(found) < 2 else self._merged(found, 0)
+
+    def _merged(self, places: Iterable[_Place], depth: int) -> list[_Place]:
+        """The same places with one for each item; what stands behind those of an item is joined,
+        and merged likewise down to a depth."""
+        by_item: dict[Item | None, list[_Place]] = {}
+        for place in places:
+            for member in place.members if isinstance(place, _Join) else (place,):
+                by_item.setdefault(member.item, []).append(member)
+        found = []
+        for item, same in by_item.items():
+            if len(same) == 1 or item is None:
+                found.append(same[0])
+                continue
+            rests = dict.fromkeys(place.rest for place in same if place.rest is not None)
+            behind = self._merged(rests, depth + 1) if depth < MAX_MERGED else list(rests)
+            found.append(self._place(item, self._join(behind)))
+        return found
+
+    def _join(self, places: list[_Place]) -> _Place:
+        if len(places) == 1:
+            return places[0]
+        key = frozenset(places)
+        found = self._joins.get(key)
+        if found is None:
+            found = self._joins[key] = _Join(tuple(places))
+        return found
 
     def _place(self, item: Item, rest: _Place) -> _Place:
         key = (item, rest)
@@ -269,6 +310,8 @@ class Track:
 
     def _within(self, place: _Place, found: dict[_Place, None]) -> Iterable[_Place]:
         """What a place stands for; one that also reads a byte itself goes into `found`."""
+        if isinstance(place, _Join):
+            return place.members
         item, rest = place.item, place.rest
         assert item is not None
         assert rest is not None
@@ -293,8 +336,9 @@ class Track:
         """States that are held stay valid; they work out their steps anew."""
         for state in self._states.values():
             state.forget()
-        for place in self._places.values():
+        for place in (*self._places.values(), *self._joins.values()):
             place.opened = place.state = None
+        self._joins.clear()
         self._states.clear()
         self._places.clear()
         self._lowered.forget()
