@@ -45,6 +45,7 @@ class Request:
     output_logprobs: int | None = None
     prompt_logprobs: int | None = None
     prompt_logprobs_start: int = 0
+    logprob_ids: tuple[int, ...] = ()
     namespace: str = ""
     priority: int = 0
     program: ProgramRef | None = None

@@ -53,7 +53,8 @@ class Opened:
 
     prompt, output: int32 ids known so far (output is not empty after a retraction).
     stop_ids: ids masked until min_new_tokens are out.
-    logprobs: None, or how many best tokens to report beside each sampled one.
+    logprobs: None, or how many best tokens to report beside each sampled one. logprob_ids: tokens
+    to report behind those.
     """
 
     slot: SlotId
@@ -62,6 +63,7 @@ class Opened:
     output: Int32
     stop_ids: tuple[int, ...] = ()
     logprobs: int | None = None
+    logprob_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +79,15 @@ class ScoreRange:
     """Row `row` reports log-probabilities of prompt tokens.
 
     targets: [n] int32, the tokens at positions first + 1 .. first + n, each scored by the logits of
-    the position before it. first: a position inside the row. top: how many best beside each.
+    the position before it. first: a position inside the row. top: how many best beside each. ids:
+    tokens behind those.
     """
 
     row: int
     first: int
     targets: Int32
     top: int
+    ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +154,8 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """chosen: [n] float32. top_ids: [n, k] int32, top: [n, k] float32, best first."""
+    """chosen: [n] float32. top_ids: [n, k] int32, top: [n, k] float32: the best, in their order,
+    and behind them the ids that were asked for by name, in theirs."""
 
     chosen: Float32
     top_ids: Int32

@@ -125,7 +125,12 @@ class Executor:
             states = hidden[first : first + len(order.targets)]
             scores.append(
                 score_tokens(
-                    states, self._model.logits, order.targets, order.top, self._sampling.valid_ids
+                    states,
+                    self._model.logits,
+                    order.targets,
+                    order.top,
+                    self._sampling.valid_ids,
+                    order.ids,
                 )
             )
         return scores

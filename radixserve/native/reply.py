@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from radixserve.chunks import Chunk, Finish
@@ -48,8 +49,9 @@ class Answer:
         )
         self._output.prompt_scores = self._prompt_entries.scores
         self._told_scores = self._told_prompt = False
+        self._named = len(call.requests[position].logprob_ids)
         self._entries: list[Entry] = []
-        self._top_entries: list[list[Entry]] = []
+        self._top_entries: list[list[Entry]] = []  # the ids asked for by name behind the best
         self._started = time.perf_counter()
         self._latency = 0.0
 
@@ -128,18 +130,25 @@ class Answer:
             "output_token_logprobs": list(self._entries),
             "output_token_logprobs_length": len(self._entries),
         }
+        return fields | self._beside("output", self._top_entries)
+
+    def _beside(self, of: str, rows: Sequence[list[Entry] | None]) -> dict[str, Any]:
+        """What stands beside the tokens at each position: the best, and the ids asked for."""
+        fields: dict[str, Any] = {}
         if self._call.wanted.top:
-            fields["output_top_logprobs"] = list(self._top_entries)
+            fields[f"{of}_top_logprobs"] = [row and row[: len(row) - self._named] for row in rows]
+        if self._named:
+            fields[f"{of}_token_ids_logprobs"] = [row and row[-self._named :] for row in rows]
         return fields
 
     def _prompt_fields(self) -> dict[str, Any]:
         entries = self._prompt_entries
         if self._output.finish is not None:
             entries.complete()  # an aborted prompt may lack some
-        fields: dict[str, Any] = {"input_token_logprobs": list(entries.chosen)}
-        if self._call.wanted.top:
-            fields["input_top_logprobs"] = list(entries.top)
-        return fields
+        return {
+            "input_token_logprobs": list(entries.chosen),
+            **self._beside("input", entries.top),
+        }
 
 
 def finish_fields(finish: Finish) -> dict[str, Any]:

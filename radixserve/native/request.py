@@ -17,18 +17,19 @@ import msgspec
 
 from radixserve.chunks import Request
 from radixserve.errors import InvalidRequest
-from radixserve.native.calls import MAX_RID, Door, new_rid
+from radixserve.native.calls import MAX_RID, Door, new_rid, vocabulary
 from radixserve.native.constraint import Wish
 from radixserve.native.fields import Name, Path, Seconds, read
-from radixserve.native.prompts import Prompt, read_prompts
+from radixserve.native.prompts import Prompt, ids_bytes, read_prompts
 from radixserve.native.sampling import Asked, Sampling, sampling_params
 from radixserve.text.tokenizer import check_text
 from radixserve.wire.messages import ProgramRef
 from radixserve.wire.params import MAX_TOP_LOGPROBS
 
+MAX_NAMED_IDS = 256
+
 # Known names that have no effect here yet, with the values that ask for none.
 REFUSED_FIELDS: dict[str, tuple[Any, ...]] = {
-    "token_ids_logprob": ([],),
     "return_hidden_states": (False,),
     "input_embeds": (),
     "image_data": ([],),
@@ -52,7 +53,9 @@ REFUSED_FIELDS: dict[str, tuple[Any, ...]] = {
 
 
 class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """logprob_start_len: first prompt token to score, -1 for none. program: see ProgramRef.
+    """logprob_start_len: first prompt token to score, -1 for none. token_ids_logprob: ids whose
+    log-probabilities are told at each position, for all prompts or in a list for each. program: see
+    ProgramRef.
 
     timeout_s: seconds after which it is ended, whatever it waits for; what it has is the answer.
     explain_cache: tell why no more of the prompt was cached, see explained.cache_fields.
@@ -67,6 +70,7 @@ class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     return_logprob: bool = False
     logprob_start_len: int = -1
     top_logprobs_num: int = 0
+    token_ids_logprob: list[Any] = []
     return_text_in_logprobs: bool = False
     cache_salt: Name = ""
     extra_key: Name = ""
@@ -116,7 +120,8 @@ def prepare(raw: object, gateway: Door) -> Call:
     rids = _rids(body, len(prompts), batched)
     params = _each_sampling(body, len(prompts), batched)
     requests = []
-    for prompt, rid, asked in zip(prompts, rids, params, strict=True):
+    named = _named_ids(body, len(prompts), batched, vocabulary(gateway))
+    for prompt, rid, asked, ids in zip(prompts, rids, params, named, strict=True):
         _check_text_options(prompt, asked)
         start = _first_scored(body, len(prompt.ids) // 4)
         requests.append(
@@ -127,6 +132,7 @@ def prepare(raw: object, gateway: Door) -> Call:
                 output_logprobs=wanted.top if wanted.logprobs else None,
                 prompt_logprobs=None if start is None else wanted.top,
                 prompt_logprobs_start=start or 0,
+                logprob_ids=ids,
                 namespace=namespace(body.cache_salt, body.extra_key),
                 priority=body.priority,
                 timeout_s=body.timeout_s,
@@ -184,6 +190,24 @@ def _wanted(body: Body) -> Wanted:
             "logprob_start_len is a position in the prompt, or -1", param="logprob_start_len"
         )
     return Wanted(body.return_logprob, body.top_logprobs_num, body.return_text_in_logprobs)
+
+
+def _named_ids(body: Body, count: int, batched: bool, vocab_size: int) -> list[tuple[int, ...]]:
+    """token_ids_logprob of each prompt."""
+    at, given = "token_ids_logprob", body.token_ids_logprob
+    if not given:
+        return [()] * count
+    if not body.return_logprob:
+        raise InvalidRequest(f"{at} needs return_logprob", param=at)
+    rows = given if isinstance(given[0], list) else [given] * count
+    if len(rows) != count or (rows is given and not batched):
+        raise InvalidRequest(f"{at} is a list of ids, or of {count} lists of them", param=at)
+    for row in rows:
+        if row != []:
+            ids_bytes(row, at, vocab_size)
+        if len(row) > MAX_NAMED_IDS:
+            raise InvalidRequest(f"{at} names more than {MAX_NAMED_IDS} ids", param=at)
+    return [tuple(row) for row in rows]
 
 
 def _first_scored(body: Body, prompt_tokens: int) -> int | None:

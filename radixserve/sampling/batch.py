@@ -71,7 +71,8 @@ class SamplingBatch:
     temperature: float32, 1 for greedy slots. top_k: int64, 0 is off. top_p, min_p: float64.
     seed: uint64. is_greedy: the best token is taken, nothing is drawn. is_edited: the slot's logits
     are changed before (bias, penalties). free_from: int64, the first sample index at which stop ids
-    are legal. wants_logprobs: bool; top: int64, how many best to report.
+    are legal. wants_logprobs: bool; top: int64, how many best to report; named: by slot, ids to
+    report behind them.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class SamplingBatch:
         self.free_from = np.zeros(max_slots, dtype=np.int64)
         self.wants_logprobs = np.zeros(max_slots, dtype=np.bool_)
         self.top = np.zeros(max_slots, dtype=np.int64)
+        self.named: dict[int, tuple[int, ...]] = {}
         self.params: dict[int, SamplingParams] = {}
         self.bias: dict[int, Bias] = {}
         self.seen: dict[int, SeenTokens] = {}
@@ -131,6 +133,8 @@ class SamplingBatch:
         self.is_greedy[slot] = greedy
         self.wants_logprobs[slot] = opened.logprobs is not None
         self.top[slot] = opened.logprobs or 0
+        if opened.logprob_ids:
+            self.named[slot] = opened.logprob_ids
         if bias is not None:
             self.bias[slot] = bias
         if seen is not None:
@@ -143,6 +147,7 @@ class SamplingBatch:
     def close(self, slot: SlotId) -> None:
         """Give the slot back. Raises KeyError when it is not open."""
         del self.params[slot], self.stop_ids[slot]
+        self.named.pop(slot, None)
         self.bias.pop(slot, None)
         self.seen.pop(slot, None)
 

@@ -248,14 +248,21 @@ def _logprobs(
         return {}
     tops = batch.top[slots[rows]]
     chosen = ids[rows].astype(np.int32)
-    if batch.native is not None and not tops.any():
+    named = [batch.named.get(slot, ()) for slot in slots[rows].tolist()]
+    if batch.native is not None and not tops.any() and not any(named):
         values = kernel.chosen_logprobs(batch.native, _select(logits, rows), chosen)
         none = np.zeros((1, 0), np.int32), np.zeros((1, 0), np.float32)
         return {int(r): TokenLogprobs(values[i : i + 1], *none) for i, r in enumerate(rows)}
-    found = token_logprobs(_select(logits, rows), chosen, int(tops.max()), batch.valid_ids)
-    return {
-        int(row): TokenLogprobs(
-            found.chosen[i : i + 1], found.top_ids[i : i + 1, :top], found.top[i : i + 1, :top]
+    distinct = tuple(sorted({token for each in named for token in each}))
+    best = min(int(tops.max()), batch.valid_ids)
+    found = token_logprobs(_select(logits, rows), chosen, best, batch.valid_ids, distinct)
+    places = {token: best + place for place, token in enumerate(distinct)}
+    told = {}
+    for i, (row, top) in enumerate(zip(rows, tops)):
+        columns = [*range(min(int(top), best)), *(places[token] for token in named[i])]
+        told[int(row)] = TokenLogprobs(
+            found.chosen[i : i + 1],
+            found.top_ids[i : i + 1, columns],
+            found.top[i : i + 1, columns],
         )
-        for i, (row, top) in enumerate(zip(rows, tops))
-    }
+    return told

@@ -34,6 +34,8 @@ def allowed_new_tokens(message: Generate, context_len: int, capacity: int, vocab
         _in_vocabulary("stop_token_ids", token, vocab_size)
     for token in message.params.logit_bias:
         _in_vocabulary("logit_bias", token, vocab_size)
+    for token in message.logprob_ids:
+        _in_vocabulary("logprob_ids", token, vocab_size)
     return min(message.params.max_new_tokens, room - prompt_len)
 
 

@@ -94,6 +94,7 @@ class StepBuilder:
                 output=np.asarray(request.output, np.int32),
                 stop_ids=request.check.stop_ids,
                 logprobs=request.message.output_logprobs,
+                logprob_ids=request.message.logprob_ids,
             )
         )
 
@@ -139,7 +140,8 @@ class StepBuilder:
         top = request.message.prompt_logprobs
         assert top is not None
         targets = request.prompt[first + 1 : last + 1]
-        self._scores.append(ScoreRange(len(self._rows), first, targets, top))
+        ids = request.message.logprob_ids
+        self._scores.append(ScoreRange(len(self._rows), first, targets, top, ids))
         return first + 1
 
     def _pool(self, request: Request, start: int, end: int) -> bool:

@@ -40,7 +40,8 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
 
     prompt: int32 little-endian bytes. params: n is 1 and seed is set here.
     output_logprobs: None off; k >= 0 gives each output token's log-probability and the k best.
-    prompt_logprobs: likewise for prompt tokens from prompt_logprobs_start on.
+    prompt_logprobs: likewise for prompt tokens from prompt_logprobs_start on. logprob_ids: wherever
+    there are log-probabilities, those of these tokens, behind the best.
     namespace: requests share KV only within one namespace.
     constraint: what the output must match, in the form that grammar.check returns.
     pooling: Finished carries an embedding, the mean of the prompt's final hidden states or the last
@@ -54,6 +55,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     output_logprobs: int | None = None
     prompt_logprobs: int | None = None
     prompt_logprobs_start: int = 0
+    logprob_ids: tuple[int, ...] = ()
     namespace: str = ""
     priority: int = 0
     program: ProgramRef | None = None
@@ -100,7 +102,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
 class Logprobs(msgspec.Struct, frozen=True, array_like=True):
     """Log-probabilities of n tokens: log-softmax of the raw logits, natural logarithm.
 
-    chosen: [n]. top_ids, top: [n][k], best first.
+    chosen: [n]. top_ids, top: [n][k], best first, and behind them the ids asked for by name.
     """
 
     chosen: list[float]

@@ -238,11 +238,11 @@ class ScriptedGateway:
     def _scores(self, ids: list[int], request: Request) -> Logprobs | None:
         if request.output_logprobs is None:
             return None
-        return self._logprobs(ids, request.output_logprobs)
+        return self._logprobs(ids, request.output_logprobs, request.logprob_ids)
 
-    def _logprobs(self, ids: list[int], best: int) -> Logprobs:
+    def _logprobs(self, ids: list[int], best: int, named: tuple[int, ...]) -> Logprobs:
         """The best are the token itself and those after it."""
-        top = [[(token + i) % 400 for i in range(best)] for token in ids]
+        top = [[*((token + i) % 400 for i in range(best)), *named] for token in ids]
         return Logprobs(
             [logprob(token) for token in ids],
             top,
@@ -258,7 +258,7 @@ class ScriptedGateway:
         best = request.prompt_logprobs
         pieces = [(start, ids[start:middle]), (middle, ids[middle:])]
         return [
-            [PromptScores(request.rid, at, self._logprobs(piece, best))]
+            [PromptScores(request.rid, at, self._logprobs(piece, best, request.logprob_ids))]
             for at, piece in pieces
             if piece
         ]

@@ -162,6 +162,21 @@ def test_what_is_kept_ends_on_the_border_of_a_character(renderer):
         ({"text": "a", "stream": "yes"}, "stream"),
         ({"text": "a", "colour": 1}, "colour"),
         ({"text": "a", "token_ids_logprob": [5]}, "token_ids_logprob"),
+        ({"text": "a", "token_ids_logprob": [-1], "return_logprob": True}, "token_ids_logprob"),
+        ({"text": "a", "token_ids_logprob": ["a"], "return_logprob": True}, "token_ids_logprob"),
+        ({"text": "a", "token_ids_logprob": [[5]], "return_logprob": True}, "token_ids_logprob"),
+        (
+            {"text": ["a", "b"], "token_ids_logprob": [[5]], "return_logprob": True},
+            "token_ids_logprob",
+        ),
+        (
+            {"text": ["a", "b"], "token_ids_logprob": [[5], 6], "return_logprob": True},
+            "token_ids_logprob",
+        ),
+        (
+            {"text": "a", "token_ids_logprob": [5] * 257, "return_logprob": True},
+            "token_ids_logprob",
+        ),
         ({"text": "a", "lora_path": "x"}, "lora_path"),
         ({"text": "a", "top_logprobs_num": 2}, "top_logprobs_num"),
         ({"text": "a", "return_logprob": True, "top_logprobs_num": 21}, "top_logprobs_num"),

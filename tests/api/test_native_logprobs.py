@@ -109,3 +109,27 @@ def test_an_aborted_stream_tells_what_it_has_of_the_prompt(renderer):
     assert last["input_token_logprobs"] == [
         [None, token, None] for token in ids_of(renderer, "the cat sat")
     ]
+
+
+@pytest.mark.parametrize("best", [0, 2])
+def test_ids_asked_for_by_name(gateway, renderer, best):
+    prompt, out = ids_of(renderer, "the cat sat"), [*ids_of(renderer, OUTPUTS[0]), 2]
+    named = [[logprob(9), 9, None], [logprob(300), 300, None]]
+    body = {"text": "the cat sat", "return_logprob": True, "logprob_start_len": 1,
+            "token_ids_logprob": [9, 300], "top_logprobs_num": best}  # fmt: skip
+    found = generate(gateway, **body)["meta_info"]
+    assert found["output_token_ids_logprobs"] == [named] * len(out)
+    assert found["input_token_ids_logprobs"] == [named] * (len(prompt) - 1)
+    assert ("output_top_logprobs" in found) is bool(best)
+    for row in found.get("output_top_logprobs", []) + found.get("input_top_logprobs", []):
+        assert len(row) == best
+    first = generate(gateway, **body | {"logprob_start_len": 0})["meta_info"]
+    assert first["input_token_ids_logprobs"] == [None, *[named] * (len(prompt) - 1)]
+    last = streamed(gateway, "/generate", body)[-1]["meta_info"]
+    assert last["output_token_ids_logprobs"] == found["output_token_ids_logprobs"]
+
+
+def test_ids_by_name_for_each_prompt(gateway):
+    rows = generate(gateway, text=["a", "b"], return_logprob=True, token_ids_logprob=[[9], []])
+    assert all(len(row) == 1 for row in rows[0]["meta_info"]["output_token_ids_logprobs"])
+    assert "output_token_ids_logprobs" not in rows[1]["meta_info"]

@@ -92,3 +92,16 @@ def test_scores_name_the_log_probability_of_each_next_token() -> None:
     expected = torch.log_softmax(hidden, -1)
     assert found.chosen.tolist() == [expected[0, 2], expected[1, 0]]
     assert found.top_ids.tolist() == [[2], [0]]
+
+
+def test_named_ids_stand_behind_the_best():
+    logits = torch.randn(3, 20, generator=torch.Generator().manual_seed(1))
+    targets = np.array([1, 2, 3], np.int32)
+    wanted = torch.log_softmax(logits, -1).numpy()
+    for top in (0, 2):
+        found = token_logprobs(logits, targets, top, 18, (7, 0, 7))
+        assert found.top_ids[:, top:].tolist() == [[7, 0, 7]] * 3
+        np.testing.assert_allclose(found.top[:, top:], wanted[:, [7, 0, 7]], rtol=1e-6)
+        plain = token_logprobs(logits, targets, top, 18)
+        np.testing.assert_array_equal(found.top_ids[:, :top], plain.top_ids)
+        np.testing.assert_array_equal(found.chosen, plain.chosen)
