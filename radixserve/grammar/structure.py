@@ -92,7 +92,8 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class Triggered:
-    """Any text; a trigger in it is the beginning of a tag."""
+    """Any text; a trigger in it is the beginning of a tag. at_least_one: a tag comes first, with no
+    text before it, as in xgrammar."""
 
     triggers: tuple[str, ...]
     tags: tuple[Tag, ...]

@@ -168,8 +168,8 @@ class _Builder:
         text = free_text(self.table, name, stops, may_end=ends is None)
         if not found.at_least_one:
             return text
-        unended = dict.fromkeys(ends or {}, NEVER)
-        return self._free(forbidden | tags | unended, may_end=False)
+        first = (seq(Text(tag.begin), body, after) for tag, body in zip(found.tags, bodies))
+        return alt(*first)
 
     def _separated(self, found: Separated) -> Expr:
         tag = self._put("tag", alt(*map(self.last, found.tags)))

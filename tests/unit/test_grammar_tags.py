@@ -7,12 +7,13 @@ import json
 import random
 
 import pytest
+import xgrammar
 
 import radixserve as rs
 from radixserve.grammar import check
 from radixserve.grammar.track import Track
 from radixserve.wire.params import Constraint
-from tests.grammar_bytes import grammar_of, refusal
+from tests.grammar_bytes import compiler, grammar_of, refusal
 
 COUNT = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 ANY = {"type": "any_text"}
@@ -114,8 +115,8 @@ FORMATS = {
     ),
     "at least one": (
         triggered(["<f="], CALLS, at_least_one=True),
-        [CALL, f"a{CALL}b", CALL * 3],
-        ["", "text", "<f"],
+        [CALL, f"{CALL}b", f"{CALL}a{CALL}", CALL * 3],
+        ["", "text", "<f", f"a{CALL}"],
     ),
     "stop after first": (
         triggered(["<f="], CALLS, stop_after_first=True),
@@ -124,16 +125,16 @@ FORMATS = {
     ),
     "exactly one": (
         triggered(["<f="], CALLS, stop_after_first=True, at_least_one=True),
-        [CALL, f"a{CALL}"],
-        ["", "a", CALL * 2, f"{CALL} "],
+        [CALL],
+        ["", "a", f"a{CALL}", CALL * 2, f"{CALL} "],
     ),
     "exactly one, then text": (
         sequence(
             triggered(["<f="], CALLS, stop_after_first=True, at_least_one=True),
             schema({"type": "integer"}),
         ),
-        [f"a{CALL}12"],
-        [CALL, "12"],
+        [f"{CALL}12"],
+        [CALL, "12", f"a{CALL}12"],
     ),
     "triggered with excludes": (
         triggered(["<f="], CALLS, excludes=["bad"]),
@@ -142,8 +143,8 @@ FORMATS = {
     ),
     "triggered in a tag": (
         tag("[", triggered(["<f="], CALLS, at_least_one=True), "]"),
-        [f"[{CALL}]", f"[a{CALL}b{CALL}]", '[<f=b>["]"]</f>]'],
-        ["[]", "[a]", f"[]{CALL}]", f"[{CALL}", f"[{CALL}]]"],
+        [f"[{CALL}]", f"[{CALL}b{CALL}]", '[<f=b>["]"]</f>]'],
+        ["[]", "[a]", f"[a{CALL}]", f"[]{CALL}]", f"[{CALL}", f"[{CALL}]]"],
     ),
     "free text in a triggered tag": (
         triggered(["<think>", "<f="], [THINK, *CALLS]),
@@ -246,6 +247,33 @@ def test_free_text_never_holds_a_trigger_without_its_tag(triggers, begins):
     assert min(counts.values()) > 20
 
 
+ALIKE = {
+    "triggered": triggered(["ab"], [tag("abx", const("c"), "d"), tag("aby", const("b"), "d")]),
+    "at least one": triggered(["ab"], [tag("abx", const("c"), "d")], at_least_one=True),
+    "stop": triggered(["ab"], [tag("abx", const("c"), "d")], stop_after_first=True),
+    "separated": separated([tag("a", const("c"), "d"), tag("b", const("x"), "d")], ","),
+    "thoughts": sequence(tag("a", ANY, "bd"), ANY),
+    "excludes": {**ANY, "excludes": ["abd"]},
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_the_grammar_engine_reads_structural_tags_alike(name):
+    theirs = xgrammar.Grammar.from_structural_tag(json.dumps(whole(ALIKE[name])))
+    compiled = compiler().compile_grammar(theirs)
+    rng = random.Random(1)
+    accepted = 0
+    for _ in range(1500):
+        pieces = ["a", "b", "x", "c", "d", "y", ",", "ab", "bd", "acd", "bxd", "abxcd", "abybd"]
+        text = "".join(rng.choice(pieces) for _ in range(rng.randrange(6)))
+        matcher = xgrammar.GrammarMatcher(compiled)
+        expected = (not text or matcher.accept_string(text)) and matcher.is_completed()
+        found = rs.Grammar.accepts(structural_tag=whole(ALIKE[name]), text=text)
+        assert found == expected, text
+        accepted += found
+    assert 10 < accepted < 1500
+
+
 def test_outputs_drawn_through_the_mask_read_one_way():
     rng = random.Random(5)
     calls = [tag(f":{name}", schema(COUNT), ".") for name in "ab"]
@@ -331,7 +359,7 @@ REFUSED = [
     (whole(tag("(", triggered(["<f="], CALLS), "f")), "'<f=' holds 'f', which"),
     (whole(triggered(["<f="], CALLS, at_least_one=1)), "#/format/at_least_one: is true or"),
     (whole(triggered(["<f="], [ANY])), "#/format/tags/0/type: is tag"),
-    (whole(triggered(["<f="], CALLS, excludes=["<"], at_least_one=True)), "no text can be"),
+    (whole(sequence({**ANY, "excludes": ["a"]}, const("ba"))), "no text can be"),
     (whole(separated([tag("", ANY, ".")], "")), None),
     (whole(separated([tag("", schema(True), ""), tag("", const(""), "")], "")), "separator"),
     (whole(schema({"type": "string", "minLength": 2, "maxLength": 1})), "#/format/json_schema"),
