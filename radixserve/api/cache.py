@@ -14,7 +14,7 @@ from radixserve.errors import InvalidRequest
 from radixserve.native.explained import tree_fields
 
 MAX_DEPTH = 64
-MAX_NODES = 2000
+MAX_NODES = 1000
 DEFAULT_DEPTH = 4
 DEFAULT_NODES = 200
 
