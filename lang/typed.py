@@ -35,6 +35,15 @@ def typed(kind: Any) -> Typed:
     Texts of a Literal or an Enum stand as they are; all else is JSON, a str in its quotes. Raises
     TypeError for what pydantic makes no schema of.
     """
+    try:
+        return _typed_once(kind)
+    except TypeError as error:
+        if "unhashable" not in str(error):
+            raise
+        return _typed(kind)
+
+
+def _typed(kind: Any) -> Typed:
     words = _words(kind)
     if words is not None:
         return Typed({"choice": tuple(words)}, functools.partial(_read_word, kind, words))
@@ -54,6 +63,10 @@ def typed(kind: Any) -> Typed:
             raise TypedOutputError(f"{text!r} is no {_name(kind)}: {error}", text) from None
 
     return Typed({"json_schema": schema}, read)
+
+
+# Programs name the type anew in every run; making its schema takes longer than a call.
+_typed_once = functools.lru_cache(maxsize=256)(_typed)
 
 
 def _words(kind: Any) -> dict[str, Any] | None:
