@@ -43,17 +43,21 @@ def linear(
     *,
     residual: torch.Tensor | None = None,
     dtype: torch.dtype | None = None,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """x @ weight.T + bias. x: [m, inputs]. bias: [rows of weight] in weight's type.
 
     A gated weight gives silu(gate) * up. residual: [m, outs], added after rounding. dtype of the
-    result and of residual: x's unless given. Returns [m, outs].
+    result and of residual: x's unless given. out: [m, outs] of that type, to write to. Returns
+    [m, outs].
     """
     x_type, weight_type = type_of(x), type_of(weight.data, bias)
     rows, inputs = x.shape
     if weight.inputs != inputs:
         raise ValueError(f"x has {inputs} columns, weight {weight.inputs}")
-    y = torch.empty(rows, weight.outs, dtype=dtype or x.dtype)
+    y = torch.empty(rows, weight.outs, dtype=dtype or x.dtype) if out is None else out
+    if y.shape != (rows, weight.outs) or y.dtype != (dtype or x.dtype):
+        raise ValueError(f"the result is not {y.dtype} {tuple(y.shape)}")
     y_type = type_of(y, residual)
     library.calls.rs_linear(
         byref(

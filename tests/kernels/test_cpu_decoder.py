@@ -14,6 +14,7 @@ from radixserve.attention.native import NativeAttention
 from radixserve.kernels.cpu.library import Library
 from radixserve.layers.context import ForwardContext
 from radixserve.models.decoder import attention_shape
+from radixserve.models.native import KEPT_ROWS
 from radixserve.models.registry import Model, load_model
 from radixserve.models.spec import read_spec
 from radixserve.weights import source
@@ -96,6 +97,16 @@ def test_bfloat16_logits_keep_the_bits_that_rounding_would_tie(
     model = load(tiny.make_model(tmp_path), torch.bfloat16, native)
     logits = model.logits(torch.randn(3, 64, dtype=torch.bfloat16) * 8)
     assert not torch.equal(logits, logits.bfloat16().float())
+
+
+def test_logits_of_many_rows_are_those_of_a_few_and_stay(
+    native: Library, tmp_path: pathlib.Path
+) -> None:
+    model = load(tiny.make_model(tmp_path), torch.float32, native)
+    hidden = torch.randn(KEPT_ROWS + 1, 64)
+    many = model.logits(hidden)
+    assert torch.equal(model.logits(hidden[:1]), many[:1])
+    assert torch.equal(model.logits(hidden[1:]), many[1:])
 
 
 def test_an_id_that_no_row_of_the_table_has_is_refused(

@@ -154,6 +154,8 @@ def test_what_cannot_be_computed_is_refused(native: Library) -> None:
         ops.linear(native, torch.randn(8, 2).T, pack(weight))
     with pytest.raises(ValueError, match="8 columns, weight 9"):
         ops.linear(native, x, pack(torch.randn(4, 9)))
+    with pytest.raises(ValueError, match=r"the result is not torch\.float32 \(3, 4\)"):
+        ops.linear(native, x, pack(weight), out=torch.empty(3, 4))
     with pytest.raises(ValueError, match=r"cannot pack torch\.float16"):
         pack(weight.half())
     with pytest.raises(ValueError, match=r"cannot pack torch\.float32 \(4,\)"):
