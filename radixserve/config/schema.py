@@ -82,6 +82,9 @@ class GrammarConfig(msgspec.Struct, frozen=True, kw_only=True):
         float, Doc(description="longest that finding the next tokens of one output may take")
     ] = 1.0
     cache_mib: Annotated[int, Doc(description="compiled constraints that are kept, in MiB")] = 256
+    forced_tokens: Annotated[
+        bool, Doc(description="append what a constraint leaves no choice about without sampling")
+    ] = True
     max_compiling: Annotated[
         int, Doc(description="different constraints that may wait to be compiled; more get 429")
     ] = 64

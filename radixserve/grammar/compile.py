@@ -36,11 +36,12 @@ from radixserve.wire.params import Constraint
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """seconds: one compilation. mask_seconds: one mask row. cache_bytes: compiled grammars kept, by
+    """forces: matchers append forced tokens. seconds: one compilation. mask_seconds: one mask row. cache_bytes: compiled grammars kept, by
     their size in memory. answer_bytes: one compiled grammar as it crosses from the child. waiting:
     distinct constraints that may wait. start_seconds: until a child is ready.
     spare_bytes: what a child may grow by before it is replaced."""
 
+    forces: bool = True
     seconds: float = 10.0
     mask_seconds: float = 1.0
     cache_bytes: int = 256 * 1024**2
@@ -167,7 +168,8 @@ class Compiler:
             who.stop_ids,
             kept.track,
             self._tokens,
-            self._limits.mask_seconds,
+            mask_seconds=self._limits.mask_seconds,
+            forces=self._limits.forces,
         )
 
     def _keep(self, constraint: Constraint, kept: _Kept) -> None:

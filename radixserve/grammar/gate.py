@@ -136,6 +136,7 @@ class Gate:
             mask_seconds=config.mask_seconds,
             cache_bytes=config.cache_mib * 2**20,
             waiting=config.max_compiling,
+            forces=config.forced_tokens,
         )
         vocabulary = Vocabulary(self._setup.token_bytes, self._setup.stop_ids, self._columns)
         compiler = Compiler(vocabulary, limits, self._setup.tokenizer)

@@ -19,7 +19,6 @@ from radixserve.grammar.track import State, Track
 from radixserve.grammar.vocabulary import Vocabulary, Words
 from radixserve.guide import Close, Taken
 
-
 STEPS_ALONE = 32
 
 
@@ -30,7 +29,7 @@ class Matcher:
     vocabulary's other stop ids always are. track, tokens: follow the output to its shortest ending
     and to what is forced; without them (grammars that only xgrammar can follow) nothing is forced,
     and an output that runs out of room is left unfinished. mask_seconds: the most that one mask row
-    may take.
+    may take. forces: without it tokens are sampled also where there is no choice.
     """
 
     def __init__(
@@ -40,7 +39,9 @@ class Matcher:
         stop_ids: Iterable[int],
         track: Track | None = None,
         tokens: Tokens | None = None,
+        *,
         mask_seconds: float = float("inf"),
+        forces: bool = True,
     ) -> None:
         own = [token for token in stop_ids if 0 <= token < vocabulary.columns]
         self._vocabulary = vocabulary
@@ -59,6 +60,7 @@ class Matcher:
         self._pending: list[int] = []  # must come next, one by one
         self._is_closing = False
         self._one_by_one = False
+        self._forces = forces
         self._mask_seconds = mask_seconds
         self._failure: RequestError | None = None
 
@@ -209,7 +211,7 @@ class Matcher:
     def _onward(self, ids: list[int], room: int) -> Taken:
         """Behind accepted `ids`: what is forced from here, and whether the output has ended."""
         forced: list[int] = []
-        if self._at is not None and self._tokens is not None and not self._at.lost:
+        if self._forces and self._at is not None and self._tokens is not None:
             forced, after = self._tokens.forced(self._at)
             if len(forced) > room or not self._fits(after, room - len(forced)):
                 forced = []
