@@ -12,11 +12,11 @@ import msgspec
 from radixserve.errors import InvalidRequest
 from radixserve.native.constraint import Mode, Wish, wish
 from radixserve.native.fields import read
+from radixserve.native.stops import stop_patterns
 from radixserve.wire.params import ConstraintKind, SamplingParams, Whitespace
 
 # Known names that have no effect here yet, with the values that ask for none.
 REFUSED_SAMPLING: dict[str, tuple[Any, ...]] = {
-    "stop_regex": ("", []),
     "custom_params": ({},),
 }
 
@@ -47,6 +47,7 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     logit_bias: dict[int, float] = {}
     stop: str | list[str] = []
     stop_token_ids: list[int] = []
+    stop_regex: str | list[str] = []
     ignore_eos: bool = False
     sampling_seed: int | None = None
     n: int = 1
@@ -95,6 +96,7 @@ def _params(given: Sampling, at: str) -> SamplingParams:
     fields["seed"] = given.sampling_seed
     fields["stop"] = (given.stop,) if isinstance(given.stop, str) else tuple(given.stop)
     fields["stop_token_ids"] = tuple(given.stop_token_ids)
+    fields["stop_regex"] = stop_patterns(given.stop_regex, f"{at}.stop_regex")
     try:
         return SamplingParams(**fields)
     except InvalidRequest as error:

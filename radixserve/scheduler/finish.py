@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from radixserve.scheduler.patterns import PatternWatch
 from radixserve.wire.messages import FinishReason
 from radixserve.wire.params import SamplingParams
 
@@ -26,10 +27,20 @@ class FinishCheck:
     """Fed one output token at a time; says whether it ended the output.
 
     The ending of a stop string is its first completion; of strings that complete in one token the
-    one that begins first. Control tokens have no bytes.
+    one that begins first. Control tokens have no bytes. A pattern ends the output behind the token.
     """
 
-    __slots__ = ("_bytes", "_count", "_min", "_stop_ids", "_stops", "_table", "_tail", "_window")
+    __slots__ = (
+        "_bytes",
+        "_count",
+        "_min",
+        "_patterns",
+        "_stop_ids",
+        "_stops",
+        "_table",
+        "_tail",
+        "_window",
+    )
 
     def __init__(
         self, params: SamplingParams, model_stop_ids: Sequence[int], token_bytes: Sequence[bytes]
@@ -38,6 +49,7 @@ class FinishCheck:
         self._stop_ids = frozenset(own) | frozenset(params.stop_token_ids)
         self._stops = tuple((text.encode(), text) for text in params.stop)
         self._window = max((len(stop) for stop, _ in self._stops), default=1) - 1
+        self._patterns = PatternWatch(params.stop_regex) if params.stop_regex else None
         self._table = token_bytes
         self._min = params.min_new_tokens
         self._count = 0
@@ -54,9 +66,18 @@ class FinishCheck:
         self._count += 1
         if token in self._stop_ids and self._count > self._min:
             return Ending(FinishReason.STOP, matched=token)
-        if not self._stops:
+        if not self._stops and self._patterns is None:
             return None
         fresh = self._table[token] if token < len(self._table) else b""
+        return self._stop_string(fresh) or self._stop_pattern(fresh)
+
+    def _stop_pattern(self, fresh: bytes) -> Ending | None:
+        if self._patterns is None or self._count <= self._min:
+            return None
+        matched = self._patterns.feed(fresh)
+        return None if matched is None else Ending(FinishReason.STOP, matched=matched)
+
+    def _stop_string(self, fresh: bytes) -> Ending | None:
         text = self._tail + fresh
         start = self._bytes - len(self._tail)
         ending = self._find(text, start, len(self._tail)) if self._count > self._min else None

@@ -35,6 +35,18 @@ MAX_CONSTRAINT_BYTES: dict[ConstraintKind, int] = {
 }
 
 
+class StopPattern(msgspec.Struct, frozen=True, array_like=True):
+    """A regular expression as an automaton over characters; state 0 is the start.
+
+    moves: by state, (low, high, target) in ascending order. ends: states in which the text so far
+    holds a match.
+    """
+
+    text: str
+    moves: tuple[tuple[tuple[int, int, int], ...], ...]
+    ends: tuple[int, ...]
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Sampling of one request. Filters apply in the order temperature, top_k, top_p, min_p.
 
@@ -45,6 +57,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     repetition_penalty: over prompt and output tokens, in (0, 10].
     logit_bias: token id to addend in [-100, 100].
     stop: texts that end the output where they begin. stop_token_ids: ids that end it.
+    stop_regex: patterns that end it behind the token in which they first match; text of the first
+    min_new_tokens is not looked at.
     ignore_eos: the model's own end tokens do not end the output (stop_token_ids still do).
     seed: in [0, 2**63); None is drawn by the gateway. n: outputs for one prompt.
     """
@@ -61,6 +75,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     logit_bias: dict[int, float] = {}
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    stop_regex: tuple[StopPattern, ...] = ()
     ignore_eos: bool = False
     seed: int | None = None
     n: int = 1
@@ -112,6 +127,15 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             )
         for token in self.stop_token_ids:
             _whole("stop_token_ids", token, 0, 2**31 - 1)
+
+        _a("stop_regex", self.stop_regex, tuple, "a tuple of patterns")
+        if len(self.stop_regex) > MAX_STOPS:
+            raise InvalidRequest(
+                f"stop_regex has {len(self.stop_regex)} entries, at most {MAX_STOPS}",
+                param="stop_regex",
+            )
+        for pattern in self.stop_regex:
+            _a("stop_regex", pattern, StopPattern, "a tuple of patterns")
 
     def _check_bias(self) -> None:
         _a("logit_bias", self.logit_bias, dict, "a map from token ids to numbers")

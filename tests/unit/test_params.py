@@ -9,9 +9,11 @@ import pytest
 
 from radixserve.errors import InvalidRequest
 from radixserve.wire import params as limits
-from radixserve.wire.params import SamplingParams
+from radixserve.wire.params import SamplingParams, StopPattern
 
 BIG = 2**31 - 1
+
+PATTERN = StopPattern("a", (((97, 97, 1),), ()), (1,))
 
 GOOD = {
     "max_new_tokens": [0, 1, BIG],
@@ -26,6 +28,7 @@ GOOD = {
     "logit_bias": [{}, {0: 5}, {BIG: -100.0, 1: 100}],
     "stop": [(), ("a",), ("\n", "é" * 512), ("x",) * limits.MAX_STOPS],
     "stop_token_ids": [(), (0,), (BIG,), tuple(range(limits.MAX_STOP_TOKEN_IDS))],
+    "stop_regex": [(), (PATTERN,), (PATTERN,) * limits.MAX_STOPS],
     "ignore_eos": [True, False],
     "seed": [None, 0, 42, 2**63 - 1],
     "n": [1, limits.MAX_CHOICES],
@@ -78,6 +81,7 @@ BAD = {
         ("a",),
         tuple(range(limits.MAX_STOP_TOKEN_IDS + 1)),
     ],
+    "stop_regex": [None, "a", ("a",), [PATTERN], (PATTERN,) * (limits.MAX_STOPS + 1)],
     "ignore_eos": [1, 0, "yes", None],
     "seed": [-1, 2**63, 1.5, True, "1"],
     "n": [0, -1, limits.MAX_CHOICES + 1, 1.0, True, None],

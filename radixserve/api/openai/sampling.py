@@ -9,6 +9,7 @@ from __future__ import annotations
 from radixserve.api.openai.schema import Sampled, StreamOptions
 from radixserve.errors import InvalidRequest
 from radixserve.native.fields import read
+from radixserve.native.stops import stop_patterns
 from radixserve.wire.params import SamplingParams
 
 _OUR_NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
@@ -31,6 +32,7 @@ def sampling_params(given: Sampled, default_max_tokens: int) -> SamplingParams:
             logit_bias=given.logit_bias,
             stop=(given.stop,) if isinstance(given.stop, str) else tuple(given.stop),
             stop_token_ids=tuple(given.stop_token_ids),
+            stop_regex=stop_patterns(given.stop_regex, "stop_regex"),
             ignore_eos=given.ignore_eos,
             seed=given.seed,
             n=given.n,

@@ -57,6 +57,7 @@ class Sampled(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     repetition_penalty: float = 1.0
     min_tokens: int = 0
     stop_token_ids: list[int] = []
+    stop_regex: str | list[str] = []
     ignore_eos: bool = False
     priority: int = 0
     timeout_s: Seconds | None = None
@@ -131,7 +132,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "service_tier": ("auto", "default"),
     "guided_decoding_backend": (),
     "guided_whitespace_pattern": (),
-    "stop_regex": ("", []),
     "prompt_logprobs": (),
     "moderation": (),
 }
