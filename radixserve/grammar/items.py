@@ -55,6 +55,11 @@ class Node:
     def after(self, byte: int) -> Node | None:
         return self._moves.get(byte)
 
+    @property
+    def tail(self) -> bytes:
+        """All that follows to where it is over, if it is one text; else nothing."""
+        return b""
+
 
 DONE = Node({})
 
@@ -81,6 +86,13 @@ class Texts(Node):
         self.only = next(iter(nearest)) if len(nearest) == 1 else None
         best = [byte for byte, size in nearest.items() if size == shortest]
         self.shortest = min(best, key=preference)
+
+    @property
+    def tail(self) -> bytes:
+        spans = list(self._spans.values())
+        if self.ends or len(spans) > 1 or spans[0][1] > spans[0][0] + 1:
+            return b""
+        return self._texts[spans[0][0]][self._depth :]
 
     def after(self, byte: int) -> Node | None:
         found = self._moves.get(byte)

@@ -187,14 +187,20 @@ class Track:
         out = bytearray()
         while needs:
             best = [place for place in readers if place.needs == needs]
-            nodes = (place.item for place in best if isinstance(place.item, Node))
-            # Where a node may be over, what is behind it needs no further byte of the node.
-            byte = min((node.shortest for node in nodes if not node.ends), key=items.preference)
-            needs -= 1
-            out.append(byte)
-            after = [place for place in self._after(best, byte) if place.needs == needs]
-            readers = self._opened_all(after) or ()
+            text, after = self._shortest(best)
+            out += text
+            needs -= len(text)
+            readers = self._opened_all(place for place in after if place.needs == needs) or ()
         return bytes(out)
+
+    def _shortest(self, best: list[_Place]) -> tuple[bytes, list[_Place]]:
+        """What the best of these readers read next, and the places behind that."""
+        # Where a node may be over, what is behind it needs no further byte of the node.
+        nodes = [place.item for place in best if isinstance(place.item, Node)]
+        if len(best) == 1 and best[0].rest is not None and (tail := nodes[0].tail):
+            return tail, [best[0].rest]
+        byte = min((node.shortest for node in nodes if not node.ends), key=items.preference)
+        return bytes((byte,)), self._after(best, byte)
 
     def _after(self, readers: Iterable[_Place], byte: int) -> list[_Place]:
         found: dict[_Place, None] = {}
