@@ -88,7 +88,8 @@ def tile_for(rows: int, head_dim: int, dtype: torch.dtype, arch: int) -> Tile:
     16 rows is the least that tensor cores take; 64 feeds one warp group; 128 reads KV half as
     often. float32 multiplies without tensor cores and holds twice the bytes: its tiles are small.
     All are chosen so that nothing is spilled, which test_aot.py holds; before sm_90 products live
-    in registers beside everything else, so that fewer keys fit.
+    in registers beside everything else, so that fewer keys fit, and on sm_100 128 rows leave room
+    for fewer.
     """
     wide = head_dim > 128
     if dtype == torch.float32:
@@ -98,4 +99,4 @@ def tile_for(rows: int, head_dim: int, dtype: torch.dtype, arch: int) -> Tile:
     keys = 32 if wide or (arch < 90 and head_dim > 64) else 64
     if rows <= 64 or wide:
         return Tile(64, keys, 8 if wide else 4, 2)
-    return Tile(128, keys, 8, 2)
+    return Tile(128, 32 if arch >= 100 else keys, 8, 2)
