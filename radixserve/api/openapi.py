@@ -10,12 +10,12 @@ a model holds, whether a prompt is text.
 
 from __future__ import annotations
 
+import importlib.metadata
 from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Response
 
-from radixserve import __version__
 from radixserve.api import shapes
 from radixserve.api.cache import MAX_DEPTH, MAX_NODES
 from radixserve.api.faults import answer
@@ -131,7 +131,7 @@ def document() -> dict[str, Any]:
     paths["/metrics"] = {"get": _metrics()}
     return {
         "openapi": "3.1.0",
-        "info": {"title": "radixserve", "version": __version__},
+        "info": {"title": "radixserve", "version": importlib.metadata.version("radixserve")},
         "paths": paths,
         "components": {
             "schemas": _bodies() | {"Error": shapes.ERROR},
