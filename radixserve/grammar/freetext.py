@@ -19,22 +19,28 @@ class TooLong(ValueError):
 
 
 def free_text(
-    table: dict[str, Expr], name: str, stops: Mapping[str, Expr], *, may_end: bool
-) -> Expr:
+    table: dict[str, Expr], name: str, stops: Mapping[str, Expr], *, may_end: bool, most: int
+) -> tuple[Expr, int]:
     """Text in which no text of `stops` stands, other than at its end; there its expression
-    follows, NEVER where the text must not stand at all. Where one ends with another, what follows
-    must suit both, and NEVER wins. may_end: without any of them too.
+    follows, NEVER where the text must not stand at all. Where one ends with another, either may
+    follow, but NEVER wins. may_end: the text may end without any of them. Returns the expression,
+    and how many moves the automaton has; more than `most` raise TooLong.
 
-    Writes rules name0, name1 .. into `table`. Raises TooLong. Worked example: stops {"ab": x} make
+    Writes rules name0, name1 .. into `table`. Worked example: stops {"ab": x} make
     name0 ::= [^a]* ("a" name1), name1 ::= "a"* ("b" x | [^ab] name0).
     """
     found = _Ends(stops)
     names = {0: f"{name}0"}
     queue = [0]
+    count = 0
     for state in queue:
         options: list[Expr] = [EMPTY] if may_end else []
         loop: Expr = EMPTY
-        for target, ranges in found.moves(state).items():
+        moves = found.moves(state)
+        count += len(moves)
+        if count > most:
+            raise TooLong("begins, ends and triggers are too many, or too long")
+        for target, ranges in moves.items():
             if target == state:
                 loop = repeat(Chars(ranges), 0, None)
                 continue
@@ -47,7 +53,7 @@ def free_text(
             elif (after := _joined(stops[text] for text in ended)) != NEVER:
                 options.append(seq(Chars(ranges), after))
         table[names[state]] = seq(loop, alt(*options))
-    return Ref(names[0])
+    return Ref(names[0]), count
 
 
 def _joined(options: Iterable[Expr]) -> Expr:

@@ -30,6 +30,7 @@ from radixserve.grammar.structure import (
 MAX_DEPTH = 32
 MAX_FORMATS = 2000
 MAX_TEXT = 4096  # characters of a begin, an end, a trigger ..
+MAX_TEXTS = 256  # triggers, or other texts in one list
 MAX_REPEAT = 5000
 
 
@@ -127,8 +128,8 @@ def _or(reader: _Reader, given: Json, pointer: str, depth: int) -> Format:
 def _tag(reader: _Reader, given: Json, pointer: str, depth: int) -> Format:
     ends = given["end"]
     ends = ends if isinstance(ends, list) else [ends]
-    if not ends:
-        raise wrong(pointer, "end", "needs at least one text")
+    if not 0 < len(ends) <= MAX_TEXTS:
+        raise wrong(pointer, "end", f"has {len(ends)} texts, 1 to {MAX_TEXTS} are possible")
     texts = tuple(dict.fromkeys(_checked(end, "end", pointer, MAX_TEXT) for end in ends))
     content = reader.format(given["content"], f"{pointer}/content", depth + 1)
     return Tag(_text(given, "begin", pointer), content, texts, pointer)
@@ -240,6 +241,8 @@ def _texts(given: Json, name: str, pointer: str) -> tuple[str, ...]:
     raw = given.get(name, [])
     if not isinstance(raw, list):
         raise wrong(pointer, name, f"is a list of texts, not {raw!a:.60}")
+    if len(raw) > MAX_TEXTS:
+        raise wrong(pointer, name, f"has {len(raw)} texts, {MAX_TEXTS} are possible")
     for i, text in enumerate(raw):
         if not _checked(text, f"{name}/{i}", pointer, MAX_TEXT):
             raise wrong(pointer, f"{name}/{i}", "is empty")

@@ -32,6 +32,8 @@ from radixserve.grammar.structure import (
 )
 from radixserve.wire.params import Constraint, Whitespace
 
+MAX_MOVES = 60_000  # of all free texts together
+
 # Rules of any schema's grammar that say the same in each.
 _GROUND = frozenset({*spell.STRING_RULES, *scalars.NUMBER_RULES, "any", "blanks"})
 
@@ -60,6 +62,7 @@ class _Builder:
         self._inner: dict[Constraint, Grammar] = {}
         self._names: dict[Constraint, str] = {}
         self._free_count = 0
+        self._moves_left = MAX_MOVES
 
     # A format that stands last: free text may run to the end of the output.
 
@@ -165,7 +168,7 @@ class _Builder:
             for trigger in found.triggers
         }
         stops = forbidden | tags | (ends or {})
-        text = free_text(self.table, name, stops, may_end=ends is None)
+        text = self._free(stops, may_end=ends is None, name=name)
         if not found.at_least_one:
             return text
         first = (seq(Text(tag.begin), body, after) for tag, body in zip(found.tags, bodies))
@@ -244,8 +247,17 @@ class _Builder:
         for name, expr in grammar.rules.items():
             self.table[names[name]] = renamed(expr, names)
 
-    def _free(self, stops: Ends, *, may_end: bool) -> Expr:
-        return free_text(self.table, self._free_name(), stops, may_end=may_end)
+    def _free(self, stops: Ends, *, may_end: bool, name: str = "") -> Expr:
+        """name: see _free_name; "" takes the next."""
+        text, moves = free_text(
+            self.table,
+            name or self._free_name(),
+            stops,
+            may_end=may_end,
+            most=self._moves_left,
+        )
+        self._moves_left -= moves
+        return text
 
     def _free_name(self) -> str:
         self._free_count += 1

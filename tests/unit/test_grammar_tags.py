@@ -206,7 +206,7 @@ REFUSED = [
     (whole({"type": "repeat", "content": const("a"), "min": 2, "max": 1}), "#/format/max"),
     (whole({"type": "repeat", "content": const("a"), "min": True, "max": 1}), "#/format/min"),
     (whole(tag("<", ANY, "")), "#/format/content: free text needs an end"),
-    (whole(tag("<", ANY, [])), "#/format/end: needs"),
+    (whole(tag("<", ANY, [])), "#/format/end: has 0"),
     (whole(sequence()), "#/format/elements: is a list"),
     (whole(sequence(ANY, schema(True))), "#/format/elements/0: free text needs a fixed"),
     (whole(sequence(ANY, ANY)), "#/format/elements/0: free text needs a fixed"),
@@ -245,6 +245,15 @@ def test_bombs_are_refused():
     assert "more than 2000" in refusal("structural_tag", whole(either(*[ANY] * 2100)))
     long = whole({**ANY, "excludes": [f"{i:04}" * 900 for i in range(6)]})
     assert "characters" in refusal("structural_tag", long)
+    wide = whole({**ANY, "excludes": [chr(0x4E00 + i) + "ab" * 35 for i in range(256)]})
+    assert "too many, or too long" in refusal("structural_tag", wide)
+    parts = [tag("<", {**ANY, "excludes": [chr(0x4E00 + i) for i in range(250)]}, "e" * 20)] * 20
+    assert "too many, or too long" in refusal("structural_tag", whole(sequence(*parts)))
+    assert "256 are possible" in refusal("structural_tag", whole({**ANY, "excludes": ["a"] * 257}))
+    tags = [tag(f"<f={i}>", schema(True), "</f>") for i in range(400)]
+    assert check.check(
+        Constraint(kind="structural_tag", value=json.dumps(whole(triggered(["<f="], tags))))
+    )
 
 
 def test_a_report_covers_the_schemas_inside():
