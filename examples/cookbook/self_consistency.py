@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from typing import Annotated
+
+import pydantic
 
 import radixserve as rs
+
+Legs = Annotated[int, pydantic.Field(ge=0, le=20)]
 
 
 @rs.function
 def vote(s, question, tries=7):
     s += rs.system("Answer with a number only.")
     s += rs.user(question)
-    s += rs.assistant(rs.gen("answers", schema=int, n=tries, max_tokens=8, temperature=0.9))
+    s += rs.assistant(rs.gen("answers", schema=Legs, n=tries, max_tokens=8, temperature=0.9))
     return Counter(s["answers"]).most_common()
 
 
