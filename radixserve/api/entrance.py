@@ -98,9 +98,11 @@ class Entrance:
                 raise Refused(Unavailable("the server is stopping", code="stopping"))
 
     def _check_limits(self, tenant: Tenant | None) -> None:
+        if tenant is not None and tenant.admin:
+            return
         if 0 < self._max_streams <= self._life.open_calls:
             raise Refused(RateLimited(f"{self._life.open_calls} calls are open", code="too_busy"))
-        if tenant is None or tenant.admin:
+        if tenant is None:
             return
         if 0 < tenant.max_open_calls <= tenant.open_calls:
             raise Refused(

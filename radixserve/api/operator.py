@@ -5,6 +5,8 @@ Owns: /health, /ready, /metrics. Must not know: how the answers come about.
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import APIRouter, Request, Response
 
 from radixserve.api.faults import Unavailable, answer
@@ -30,7 +32,8 @@ def routes(front: Front) -> APIRouter:
         return await health()
 
     async def metrics(request: Request) -> Response:
-        text, content_type = front.metrics.scrape(request.headers.get("accept", ""))
+        accept = request.headers.get("accept", "")
+        text, content_type = await asyncio.to_thread(front.metrics.scrape, accept)
         return Response(text, headers={"Content-Type": content_type})
 
     router.add_api_route("/health", health, methods=["GET"])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import pathlib
 import socket
+from collections.abc import Iterator
 
 import pytest
 
@@ -73,6 +75,19 @@ def test_parameters_are_those_of_the_weights(tiny_model) -> None:
     assert parameters(spec) == counted
 
 
+@pytest.fixture
+def own_log() -> Iterator[None]:
+    """The command configures the log of its process, which is that of the tests here."""
+    loggers = map(logging.getLogger, ("radixserve", "uvicorn", "asyncio", "opentelemetry"))
+    kept = [(each, each.handlers[:], each.level, each.propagate) for each in loggers]
+    yield
+    for each, handlers, level, propagate in kept:
+        each.handlers[:] = handlers
+        each.setLevel(level)
+        each.propagate = propagate
+
+
+@pytest.mark.usefixtures("own_log")
 def test_the_command(tiny_model, capsys) -> None:
     flags = ["doctor", "--model", str(tiny_model), "--port", str(free_port())]
     with pytest.raises(SystemExit) as ended:
