@@ -94,6 +94,9 @@ class Texts(Node):
             return b""
         return self._texts[spans[0][0]][self._depth :]
 
+    def forget(self) -> None:
+        self._moves = {}
+
     def after(self, byte: int) -> Node | None:
         found = self._moves.get(byte)
         if found is None and byte in self._spans:
@@ -172,7 +175,7 @@ class Lowered:
     def __init__(self, grammar: rules.Grammar) -> None:
         self._grammar = grammar
         self._known: dict[str, Item] = {}
-        self._loops: list[Loop] = []
+        self._grown: list[Loop | Texts] = []
 
     def rule(self, name: str) -> Item:
         if name not in self._known:
@@ -180,14 +183,14 @@ class Lowered:
         return self._known[name]
 
     def forget(self) -> None:
-        """Drop the repetitions that were counted down."""
-        for loop in self._loops:
-            loop.forget()
+        """Drop what has been made behind repetitions and texts."""
+        for item in self._grown:
+            item.forget()
 
     def _lower(self, expr: rules.Expr) -> Item:
         match expr:
             case rules.Text(text):
-                return _texts([text])
+                return self._texts([text])
             case rules.Chars(ranges):
                 return of_chars(ranges)
             case rules.Ref(name):
@@ -201,20 +204,23 @@ class Lowered:
                 return self._choice(options)
             case rules.Repeat(part, low, high):
                 loop = Loop(self._lower(part), low, high)
-                self._loops.append(loop)
+                self._grown.append(loop)
                 return loop
 
     def _choice(self, options: tuple[rules.Expr, ...]) -> Item:
         texts = [option.text for option in options if isinstance(option, rules.Text)]
         found = [self._lower(option) for option in options if not isinstance(option, rules.Text)]
         if texts:
-            found.append(_texts(texts))
+            found.append(self._texts(texts))
         return found[0] if len(found) == 1 else Choice(tuple(found))
 
-
-def _texts(texts: list[str]) -> Node:
-    found = sorted({text.encode() for text in texts})
-    return DONE if found == [b""] else Texts(found, 0, len(found), 0)
+    def _texts(self, texts: list[str]) -> Node:
+        found = sorted({text.encode() for text in texts})
+        if found == [b""]:
+            return DONE
+        node = Texts(found, 0, len(found), 0)
+        self._grown.append(node)
+        return node
 
 
 @lru_cache(maxsize=64)

@@ -253,3 +253,12 @@ def test_memory_is_dropped_and_held_states_stay_valid():
     assert held.ending() == b'"]'
     assert held.step(ord("\n")) is None
     assert after(found, '["one", "tw').needs == held.needs
+
+
+def test_a_long_text_is_not_kept_whole():
+    found = Track.of(schema_grammar({"const": "x" * 100_000}).grammar)
+    assert found is not None
+    state = after(found, '"' + "x" * 90_000)
+    assert found.remembered <= track.MAX_PLACES + track.MAX_STATES
+    assert state.ending() == b"x" * 10_000 + b'"'
+    assert after(found, '"' + "x" * 90_000).needs == state.needs
