@@ -9,6 +9,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Literal
 
+import instructor
 import openai
 import pytest
 from pydantic import BaseModel, Field
@@ -192,3 +193,12 @@ def test_what_cannot_be_enforced_is_validated(client: openai.OpenAI) -> None:
     assert [each["keyword"] for each in choice.constraint_violations] == (
         [] if len(set(found)) == len(found) else ["uniqueItems"]
     )
+
+
+def test_instructor_in_json_schema_mode(client: openai.OpenAI) -> None:
+    patched = instructor.from_openai(client, mode=instructor.Mode.JSON_SCHEMA)
+    person, raw = patched.chat.completions.create_with_completion(
+        messages=MESSAGES, response_model=Person, max_retries=0, **GREEDY
+    )
+    assert isinstance(person, Person)
+    assert raw.choices[0].finish_reason == "stop"
