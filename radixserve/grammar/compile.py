@@ -36,10 +36,11 @@ from radixserve.wire.params import Constraint
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """forces: matchers append forced tokens. seconds: one compilation. mask_seconds: one mask row. cache_bytes: compiled grammars kept, by
-    their size in memory. answer_bytes: one compiled grammar as it crosses from the child. waiting:
-    distinct constraints that may wait. start_seconds: until a child is ready.
-    spare_bytes: what a child may grow by before it is replaced."""
+    """forces: matchers append forced tokens. seconds: one compilation. mask_seconds: one mask row.
+    cache_bytes: compiled grammars kept, by their size in memory. answer_bytes: one compiled grammar
+    as it crosses from the child. waiting: distinct constraints that may wait. start_seconds: until
+    a child is ready. spare_bytes: what a child may grow by before it is replaced.
+    """
 
     forces: bool = True
     seconds: float = 10.0
