@@ -42,16 +42,36 @@ class AttentionInputs:
     shared: tuple[SharedGroup, ...] = ()
 
 
+class RotatingBackend(Protocol):
+    """What a backend may offer beside run: norms and rotation of q and k where it stores them."""
+
+    def run_rotating(
+        self,
+        layer_id: int,
+        heads: torch.Tensor,
+        angles: tuple[torch.Tensor, torch.Tensor],
+        norms: tuple[torch.Tensor, torch.Tensor] | None,
+        eps: float,
+    ) -> torch.Tensor:
+        """Norm and rotate q and k, store k and v of all rows, then attend.
+
+        heads: [tokens, num_qo_heads + 2 * num_kv_heads, head_dim], q, k, v as projected; q is
+        changed. angles: cos and sin, [tokens, head_dim / 2] float32. norms: weights of an rms norm
+        of each head of q and of k, [head_dim] each. Returns as run.
+        """
+
+
 class AttentionBackend(Protocol):
     """One object per executor; plan once per step, run once per layer.
 
     shares_prefixes: attends to AttentionInputs.shared at once; other backends ignore the hint.
     paged: the native cache and plan, for layers that keep more than attention native; None where
-    the backend is not the native one.
+    the backend is not the native one. rotating: takes q, k and v before their rotation, or None.
     """
 
     shares_prefixes: bool
     paged: PagedAttention | None
+    rotating: RotatingBackend | None
 
     def plan(self, inputs: AttentionInputs) -> None:
         """Prepare for the step: gather indices, masks, split sizes."""

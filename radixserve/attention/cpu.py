@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from radixserve.attention.base import AttentionInputs, AttentionShape
+from radixserve.attention.base import AttentionInputs, AttentionShape, RotatingBackend
 from radixserve.attention.geometry import Int64, bucket_rows, kv_slots, token_slots
 from radixserve.kernels.cpu.paged import PagedAttention
 
@@ -59,6 +59,7 @@ class CpuAttention:
 
     shares_prefixes = False
     paged: PagedAttention | None = None
+    rotating: RotatingBackend | None = None
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from radixserve.attention.base import AttentionInputs, AttentionShape
+from radixserve.attention.base import AttentionInputs, AttentionShape, RotatingBackend
 from radixserve.errors import ConfigError
 from radixserve.kernels.cpu import library
 from radixserve.kernels.cpu.paged import PagedAttention
@@ -21,6 +21,7 @@ class NativeAttention:
 
     shares_prefixes = True
     paged: PagedAttention | None
+    rotating: RotatingBackend | None = None
 
     def __init__(
         self,

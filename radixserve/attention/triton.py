@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from radixserve.attention.base import AttentionInputs, AttentionShape
+from radixserve.attention.base import AttentionInputs, AttentionShape, RotatingBackend
 from radixserve.attention.geometry import token_slots
 from radixserve.errors import ConfigError
 from radixserve.kernels.cpu.paged import PagedAttention
@@ -19,7 +19,7 @@ from radixserve.kernels.triton.attend_decode import attend_decode, choose_splits
 from radixserve.kernels.triton.attend_extend import DeviceWork, attend_extend, queries_in_tile
 from radixserve.kernels.triton.attend_shared import attend_shared, small_tile
 from radixserve.kernels.triton.launch import arch_of, is_interpreted
-from radixserve.kernels.triton.store_kv import store_kv
+from radixserve.kernels.triton.store_kv import rotary_store, store_kv
 from radixserve.kernels.triton.terms import Terms, Tile
 from radixserve.kernels.triton.work import Work, cut
 from radixserve.plan import Int32
@@ -38,6 +38,7 @@ class TritonAttention:
 
     shares_prefixes = True
     paged: PagedAttention | None = None
+    rotating: RotatingBackend | None
 
     def __init__(
         self,
@@ -50,6 +51,7 @@ class TritonAttention:
 
         Raises ConfigError where the kernels cannot run on the caches' device.
         """
+        self.rotating = self
         self._device = k_cache[0].device
         if self._device.type != "cuda" and not is_interpreted():
             raise ConfigError(
@@ -144,8 +146,24 @@ class TritonAttention:
         return [moved[b : b + len(array)] for b, array in zip(begins.tolist(), arrays)]
 
     def run(self, layer_id: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        store_kv(self._k_cache[layer_id], self._v_cache[layer_id], k, v, self._slots)
+        return self._attend(layer_id, q)
+
+    def run_rotating(
+        self,
+        layer_id: int,
+        heads: torch.Tensor,
+        angles: tuple[torch.Tensor, torch.Tensor],
+        norms: tuple[torch.Tensor, torch.Tensor] | None,
+        eps: float,
+    ) -> torch.Tensor:
         caches = (self._k_cache[layer_id], self._v_cache[layer_id])
-        store_kv(*caches, k, v, self._slots)
+        weights = (None, None) if norms is None else norms
+        rotary_store(heads, *angles, caches, self._slots, norms=weights, eps=eps)
+        return self._attend(layer_id, heads[:, : self._group * self._num_kv_heads])
+
+    def _attend(self, layer_id: int, q: torch.Tensor) -> torch.Tensor:
+        caches = (self._k_cache[layer_id], self._v_cache[layer_id])
         if self._tile is None:
             tables = (self._page_indptr, self._page_indices, self._kv_lens)
             out = attend_decode(q, *caches, *tables, self._terms, splits=self._splits)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from radixserve.attention.base import AttentionShape
+from radixserve.attention.base import AttentionShape, RotatingBackend
 from radixserve.layers.context import ForwardContext
 from radixserve.layers.linear import Linear
 from radixserve.layers.norm import RmsNorm
@@ -40,6 +40,7 @@ class Attention:
     ) -> None:
         self._layer_id = layer_id
         self._shape = shape
+        self._qk_norm_eps = options.qk_norm_eps or 0.0
         q_size = shape.num_qo_heads * shape.head_dim
         kv_size = shape.num_kv_heads * shape.head_dim
         self.qkv = Linear(
@@ -62,6 +63,9 @@ class Attention:
     ) -> torch.Tensor:
         shape = self._shape
         heads = self.qkv(hidden).view(hidden.shape[0], -1, shape.head_dim)
+        rotating = ctx.attention.rotating
+        if rotating is not None:
+            return self.output(self._rotating(rotating, heads, rotation))
         # q and k lie side by side, so one rotation serves both.
         parts = [shape.num_qo_heads, shape.num_kv_heads]
         qk, v = heads[:, : sum(parts)], heads[:, sum(parts) :]
@@ -70,6 +74,16 @@ class Attention:
             qk = torch.cat((self.q_norm(q), self.k_norm(k)), dim=1)
         q, k = torch.split(rotate(qk, rotation), parts, dim=1)
         return self.output(ctx.attention.run(self._layer_id, q, k, v))
+
+    def _rotating(
+        self, backend: RotatingBackend, heads: torch.Tensor, rotation: Rotation
+    ) -> torch.Tensor:
+        half = self._shape.head_dim // 2
+        angles = rotation.cos[:, 0, half:], rotation.sin[:, 0, half:]
+        norms = None
+        if self.q_norm is not None and self.k_norm is not None:
+            norms = self.q_norm.weight, self.k_norm.weight
+        return backend.run_rotating(self._layer_id, heads, angles, norms, self._qk_norm_eps)
 
     def views(self, prefix: str) -> dict[str, torch.Tensor]:
         """Checkpoint name -> the part of a parameter that it fills."""

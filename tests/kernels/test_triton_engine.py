@@ -11,6 +11,8 @@ import torch
 from radixserve.attention import select
 from radixserve.attention.base import AttentionInputs, AttentionShape
 from radixserve.engine import Engine
+from radixserve.layers.context import ForwardContext
+from radixserve.models.decoder import attention_shape
 from radixserve.scheduler.sharing import shared_groups
 from tests import tiny
 from tests.tiny_tokenizer import make_tokenizer
@@ -42,6 +44,28 @@ def test_a_shared_prefix_workload_equals_the_reference_backend(model: pathlib.Pa
     assert ids == serve(model, "reference")[0]
     assert cached >= 3 * 96  # the system prompt, whole pages of it
     assert all(len(one) == 5 for one in ids[:3])
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen3"])
+def test_layers_rotate_and_norm_in_the_backend(arch: tiny.Arch, tmp_path: pathlib.Path) -> None:
+    model = tiny.load(tiny.make_model(tmp_path, arch, num_hidden_layers=2))
+    shape = attention_shape(model.spec)
+    ids = torch.tensor(tiny.prompt(21))
+    inputs = AttentionInputs(
+        positions=np.array([0], np.int32),
+        lengths=np.array([21], np.int32),
+        page_indptr=np.array([0, 2], np.int32),
+        page_indices=np.array([1, 0], np.int32),
+    )
+    logits = []
+    for name in ("triton", "reference"):
+        size = (2, 16, shape.num_kv_heads, shape.head_dim)
+        caches = [[torch.zeros(size) for _ in model.layers] for _ in range(2)]
+        backend = select.choose(name, "cpu")(shape, 16, *caches)
+        assert (backend.rotating is None) == (name == "reference")
+        backend.plan(inputs)
+        logits.append(model.logits(model.forward(ids, ForwardContext(torch.arange(21), backend))))
+    torch.testing.assert_close(logits[0], logits[1], rtol=1e-4, atol=1e-4)
 
 
 def test_steps_equal_the_reference_backend_with_and_without_groups() -> None:
