@@ -26,6 +26,17 @@ from radixserve.kernels.triton.terms import Terms, Tile, check_cache, shape_cons
 PROGRAMS = 2  # on each processor: one hides the other's waiting
 
 
+@triton.jit
+def tile_rows(firsts_ptr, counts_ptr, item, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
+    """The rows of an item's tile, GROUP query heads for each query: the query's place in `queries`,
+    the head's in its group, and which rows are there. Three of [BLOCK_M]."""
+    index = tl.arange(0, BLOCK_M)
+    # index // GROUP in two cheap instructions, which are repeated rather than spilled.
+    order = (index * ((65535 + GROUP) // GROUP)) >> 16
+    valid = order < tl.load(counts_ptr + item)
+    return tl.load(firsts_ptr + item) + order, index - order * GROUP, valid
+
+
 # Slices of one staging buffer: their alignment must not choose a kernel.
 STAGED = (
     "positions_ptr", "indices_ptr", "firsts_ptr", "counts_ptr", "queries_ptr", "parts_ptr",
@@ -69,16 +80,12 @@ def extend_kernel(
     WIDE: tl.constexpr,
 ):
     """Program p takes the pairs (item, KV head) p, p + programs, .. in turn."""
-    index = tl.arange(0, BLOCK_M)
-    member = index % GROUP
     dims = tl.arange(0, BLOCK_D)
     for work in range(tl.program_id(0), items * NUM_KV_HEADS, tl.num_programs(0)):
         item = work // NUM_KV_HEADS
         head = work % NUM_KV_HEADS
+        query, member, valid = tile_rows(firsts_ptr, counts_ptr, item, GROUP, BLOCK_M)
         heads = head * GROUP + member
-        first = tl.load(firsts_ptr + item)
-        query = first + index // GROUP
-        valid = query < first + tl.load(counts_ptr + item)
         within = valid[:, None] & (dims < HEAD_DIM)[None, :]
         tokens = tl.load(queries_ptr + query, mask=valid, other=0).to(tl.int64)
         q_offsets = (tokens * q_stride + heads * HEAD_DIM)[:, None] + dims[None, :]
@@ -104,7 +111,8 @@ def extend_kernel(
                 acc, top, mass, q, mass, k_ptr, v_ptr, table_ptr, begin, whole, head, head_scale,
                 False, 0, SOFTCAP, PAGE_SIZE, NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_N, WIDE,
             )  # fmt: skip
-        # Here and below loaded again: a register held through the loop over keys is spilled.
+        # Here and below found again: a register held through the loop over keys is spilled.
+        query, member, valid = tile_rows(firsts_ptr, counts_ptr, item, GROUP, BLOCK_M)
         tokens = tl.load(queries_ptr + query, mask=valid, other=0).to(tl.int64)
         seen = tl.load(positions_ptr + tokens, mask=valid, other=-1)
         acc, top, mass = attend_range(
@@ -114,8 +122,11 @@ def extend_kernel(
         if v_scale_ptr is not None:
             acc *= tl.load(v_scale_ptr + head)
 
+        query, member, valid = tile_rows(firsts_ptr, counts_ptr, item, GROUP, BLOCK_M)
+        heads = head * GROUP + member
+        within = valid[:, None] & (dims < HEAD_DIM)[None, :]
         # All queries of an item are whole here or all have other parts.
-        if tl.load(parts_ptr + first) < 0:
+        if tl.load(parts_ptr + tl.load(firsts_ptr + item)) < 0:
             if sinks_ptr is not None:
                 kept, mass = with_sinks(top, mass, sinks_ptr, heads, valid)
                 acc *= kept[:, None]

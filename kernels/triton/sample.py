@@ -4,7 +4,7 @@ Owns: two kernels: one looks once at all logits in parallel, one decides each ro
 penalties, grammars, requests. What the filters mean is kernels.reference.sample; the uniform has
 the bits of sampling.random.
 
-Nothing is sorted: a filter keeps what is above some logit, which is found by asking, for eight
+Nothing is sorted: a filter keeps what is above some logit, which is found by asking, for four
 logits at a time, how many tokens (top-k) or how much mass (top-p) lie at or above each; 32 bits of
 a float take eleven such looks, and blocks of tokens whose best is below all eight are skipped. The
 draw inverts the cumulated mass in id order. The mass of a block is summed in float32 and of blocks
@@ -25,10 +25,10 @@ import torch
 import triton
 import triton.language as tl
 
-from radixserve.kernels.triton.launch import Launch, power_of_2
+from radixserve.kernels.triton.launch import Argument, Launch, power_of_2
 
 BLOCK = 1024  # tokens of a block
-PIVOTS = 8
+PIVOTS = 4
 LEAST_KEY: tl.constexpr = tl.constexpr(-2139095041)  # of -inf
 NONE: tl.constexpr = tl.constexpr(2**31 - 1)
 
@@ -311,7 +311,7 @@ def sample_launches(
     if logits.dtype != torch.float32 or logits.stride(1) != 1 or logits.shape[1] < vocab:
         raise ValueError(f"{vocab} ids of {logits.dtype} logits {tuple(logits.shape)}")
     rows, blocks = best.shape
-    shared = {
+    shared: dict[str, Argument] = {
         "logits_ptr": logits,
         "temperature_ptr": draws.temperature,
         "greedy_ptr": draws.is_greedy,
