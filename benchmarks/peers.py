@@ -18,10 +18,10 @@ import time
 from collections.abc import Sequence
 
 from benchmarks.serving.client import Endpoint, PeerError
-from benchmarks.serving.report import flat, skipped, table
+from benchmarks.serving.report import flat, table
 from benchmarks.serving.rounds import Plan, Result, Side, measure
 from benchmarks.serving.runner import find_model
-from benchmarks.serving.workloads import SKIPPED, W8_NOTE, WORKLOADS
+from benchmarks.serving.workloads import W8_NOTE, WORKLOADS
 from radixserve.errors import RadixServeError
 from radixserve.text.tokenizer import Tokenizer
 from radixserve.weights.source import resolve
@@ -41,7 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(1)
     if results:
         print("\n" + table(results))
-    print("\n".join(skipped(names)))
     if options.json:
         values = flat(results) | {"seed": options.seed, "rounds": options.rounds}
         options.json.write_text(json.dumps(values, indent=1) + "\n")
@@ -67,8 +66,8 @@ def _parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[st
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write name: value")
     options = parser.parse_args(arguments)
     names = options.workloads.split(",")
-    if unknown := [name for name in names if name not in WORKLOADS and name not in SKIPPED]:
-        parser.error(f"no workload {unknown[0]!r}; there are {', '.join([*WORKLOADS, *SKIPPED])}")
+    if unknown := [name for name in names if name not in WORKLOADS]:
+        parser.error(f"no workload {unknown[0]!r}; there are {', '.join(WORKLOADS)}")
     options.rounds = (2 if options.quick else 5) if options.rounds is None else options.rounds
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
@@ -113,10 +112,9 @@ def _measure(options: argparse.Namespace, names: Sequence[str]) -> list[Result]:
         print(W8_NOTE)
     results = []
     for name in names:
-        if name in WORKLOADS:
-            start = time.perf_counter()
-            results.append(measure(name, WORKLOADS[name], sides, plan, encode))
-            print(f"{name} done in {time.perf_counter() - start:.0f} s", flush=True)
+        start = time.perf_counter()
+        results.append(measure(name, WORKLOADS[name], sides, plan, encode))
+        print(f"{name} done in {time.perf_counter() - start:.0f} s", flush=True)
     return results
 
 

@@ -20,7 +20,8 @@ class Peer:
     prompt_off: to the prompt's. cached: what usage tells, None for nothing. ends_after: an answer
     that closes the connection after so many bytes. closes: every answer ends its connection.
     drops_kept: a connection ends when it is used a second time. status: of completions. delay:
-    seconds before each token. order: what happened to which prompt."""
+    seconds before each token. texts: of the tokens, whatever was asked for. order: what happened
+    to which prompt."""
 
     chunk: int = 0
     tokens_off: int = 0
@@ -31,6 +32,7 @@ class Peer:
     drops_kept: bool = False
     status: int = 200
     delay: float = 0.0
+    texts: list[str] = field(default_factory=list)
     port: int = 0
     bodies: list[dict[str, Any]] = field(default_factory=list)
     order: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
@@ -78,9 +80,9 @@ class Peer:
             head = f"HTTP/1.1 200 OK\r\n{close}Content-Type: text/event-stream\r\n"
             await self._write(writer, f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
             await self._write(writer, _chunk(b":\n\n"))
-            for _ in range(body["max_tokens"]):
+            for text in self.texts or ["x"] * body["max_tokens"]:
                 await asyncio.sleep(self.delay)
-                await self._write(writer, _chunk(_event([{"index": 0, "text": "x"}], None)))
+                await self._write(writer, _chunk(_event([{"index": 0, "text": text}], None)))
             self.order.append(("answered", prompt))
             await self._write(writer, _chunk(_event([], self._usage(body))))
             await self._write(writer, _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
@@ -90,7 +92,7 @@ class Peer:
     def _usage(self, body: dict[str, Any]) -> dict[str, Any]:
         usage: dict[str, Any] = {
             "prompt_tokens": len(body["prompt"]) + self.prompt_off,
-            "completion_tokens": body["max_tokens"] + self.tokens_off,
+            "completion_tokens": (len(self.texts) or body["max_tokens"]) + self.tokens_off,
         }
         if self.cached is not None:
             usage["prompt_tokens_details"] = {"cached_tokens": self.cached}

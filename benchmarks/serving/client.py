@@ -18,7 +18,7 @@ from typing import Any, Self
 import msgspec
 
 _COUNTS = re.compile(rb'"usage":\s*\{')
-_MAX_TAIL = 2**14
+_MAX_TAIL = 2**17
 
 
 class PeerError(Exception):
@@ -53,17 +53,24 @@ class Endpoint:
         )
         return head.encode() + body
 
-    def completion(self, prompt: Sequence[int], tokens: int) -> bytes:
-        """The bytes that ask for exactly `tokens` greedy tokens after the ids of `prompt`."""
-        body = {
+    def completion(
+        self, prompt: Sequence[int], tokens: int, schema: dict[str, Any] | None = None
+    ) -> bytes:
+        """The bytes that ask for exactly `tokens` greedy tokens after the ids of `prompt`, or for
+        JSON of at most so many that fits the schema."""
+        body: dict[str, Any] = {
             "model": self.model,
             "prompt": prompt,
             "max_tokens": tokens,
             "temperature": 0,
-            "ignore_eos": True,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
+        if schema is None:
+            body["ignore_eos"] = True
+        else:
+            json_schema = {"name": "record", "schema": schema}
+            body["response_format"] = {"type": "json_schema", "json_schema": json_schema}
         return self.request("POST", "/v1/completions", msgspec.json.encode(body))
 
 
@@ -72,7 +79,8 @@ class Reply:
     """What one call gave. Times are time.perf_counter() in seconds.
 
     sent: the request was written. first: the first event came. last: the last one with output.
-    cached_tokens: None where the server does not tell.
+    cached_tokens: None where the server does not tell. events: the end of the stream, all of a
+    short one.
     """
 
     sent: float
@@ -81,6 +89,17 @@ class Reply:
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int | None
+    events: bytes = b""
+
+    @property
+    def text(self) -> str:
+        """The text of a short answer."""
+        found = []
+        for event in self.events.split(b"\n\n"):
+            if event.startswith(b"data: {"):
+                choices = msgspec.json.decode(event[6:]).get("choices") or [{}]
+                found.append(choices[0].get("text") or "")
+        return "".join(found)
 
 
 class Connection(asyncio.Protocol):
@@ -217,6 +236,7 @@ class _Answer:
                     usage["prompt_tokens"],
                     usage["completion_tokens"],
                     details.get("cached_tokens"),
+                    self._tail,
                 )
         raise PeerError(f"{name}: a stream without usage: {self.excerpt()}")
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from .rounds import Result
 from .runner import Run
-from .workloads import SKIPPED, WORKLOADS
+from .workloads import WORKLOADS
 
 HEAD = (
     "workload",
@@ -21,6 +21,7 @@ HEAD = (
     "p99 ms",
     "ITL ms",
     "cached of sharable",
+    "valid",
     "client CPU",
     "speed of the first",
 )
@@ -55,11 +56,6 @@ def flat(results: Sequence[Result]) -> dict[str, float | str]:
     return values
 
 
-def skipped(names: Sequence[str]) -> list[str]:
-    """A line for each workload asked for that cannot be run."""
-    return [f"{name} skipped: {SKIPPED[name]}" for name in names if name in SKIPPED]
-
-
 def _numbers(result: Result, side: str) -> dict[str, float | None]:
     return {
         "makespan_s": result.middle(side, lambda one: one.makespan),
@@ -70,6 +66,7 @@ def _numbers(result: Result, side: str) -> dict[str, float | None]:
         "itl_s": result.middle(side, lambda one: one.itl),
         "cached_tokens": result.middle(side, lambda one: one.cached_tokens),
         "client_cpu_s": result.middle(side, lambda one: one.client_cpu),
+        "valid": result.middle(side, lambda one: one.valid),
     }
 
 
@@ -87,6 +84,7 @@ def _row(result: Result, side: str) -> tuple[str, ...]:
         _shown(numbers["ttft_p99_s"], 1000, 0),
         _shown(numbers["itl_s"], 1000, 1),
         _cached(numbers["cached_tokens"], result.shared),
+        "-" if numbers["valid"] is None else f"{numbers['valid']:.0%}",
         "-" if share is None else f"{share:.1%}",
         "" if side == first else _speed(result, first, side),
     )

@@ -7,11 +7,15 @@ run. Must not know: rounds, tables, what the prompts mean.
 from __future__ import annotations
 
 import asyncio
+import json
 import statistics
 import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+import jsonschema
 
 from .client import Connection, Endpoint, PeerError, Reply
 from .workloads import Call
@@ -26,7 +30,8 @@ class Run:
     makespan: from the first request to the end of the last answer. ttft, ttft_p99: from a request
     to its first event, median and 99th percentile. itl: median over the calls of the mean time
     between two output tokens, None where every call has one. cached_tokens: of all prompts, None
-    where the server does not tell. client_cpu: CPU time that this process used meanwhile.
+    where the server does not tell. client_cpu: CPU time that this process used meanwhile. valid:
+    share of the answers that fit their schema, None where there is none.
     """
 
     makespan: float
@@ -36,6 +41,7 @@ class Run:
     itl: float | None
     cached_tokens: int | None
     client_cpu: float
+    valid: float | None = None
 
     @property
     def tokens_per_second(self) -> float:
@@ -61,7 +67,7 @@ async def run(
 
     timeout: of one call, in seconds. shared: workloads.sharable(calls). Raises PeerError.
     """
-    requests = [endpoint.completion(call.prompt, call.tokens) for call in calls]
+    requests = [endpoint.completion(call.prompt, call.tokens, call.schema) for call in calls]
     queue = _Queue(calls)
     replies: list[Reply | None] = [None] * len(calls)
 
@@ -86,7 +92,23 @@ async def run(
             connection.close()
     got = [reply for reply in replies if reply is not None]
     check(endpoint.name, calls, got, shared)
-    return _numbers(got, makespan, cpu)
+    return replace(_numbers(got, makespan, cpu), valid=_valid(calls, got))
+
+
+def _valid(calls: Sequence[Call], replies: Sequence[Reply]) -> float | None:
+    fits = [
+        _fits(call.schema, reply.text)
+        for call, reply in zip(calls, replies)
+        if call.schema is not None
+    ]
+    return sum(fits) / len(fits) if fits else None
+
+
+def _fits(schema: dict[str, Any], text: str) -> bool:
+    try:
+        return bool(jsonschema.Draft202012Validator(schema).is_valid(json.loads(text)))
+    except ValueError:
+        return False
 
 
 def check(name: str, calls: Sequence[Call], replies: Sequence[Reply], shared: int) -> None:
@@ -98,7 +120,8 @@ def check(name: str, calls: Sequence[Call], replies: Sequence[Reply], shared: in
     if len(replies) != len(calls):
         raise PeerError(f"{name}: {len(replies)} answers to {len(calls)} calls")
     for i, (call, reply) in enumerate(zip(calls, replies)):
-        if reply.output_tokens != call.tokens:
+        is_short = call.schema is not None and reply.output_tokens < call.tokens
+        if reply.output_tokens != call.tokens and not is_short:
             raise PeerError(
                 f"{name}: call {i} gave {reply.output_tokens} tokens, {call.tokens} were asked "
                 "for: its times cannot be compared (does it know ignore_eos?)"

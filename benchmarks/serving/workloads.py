@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .prose import Prose
 
@@ -21,11 +22,13 @@ from .prose import Prose
 @dataclass(frozen=True, slots=True)
 class Call:
     """prompt: [n] token ids. tokens: to generate. after: the calls, by index, that must have been
-    answered before this one is sent."""
+    answered before this one is sent. schema: of the answer, which then has at most `tokens` and
+    ends by itself; None: exactly `tokens` of anything."""
 
     prompt: tuple[int, ...]
     tokens: int
     after: tuple[int, ...] = ()
+    schema: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,26 @@ def _agents(prose: Prose, is_quick: bool) -> list[Call]:
     return calls
 
 
+RECORD = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 20},
+        "place": {"type": "string", "maxLength": 20},
+        "kind": {"enum": ["letter", "journey", "purchase", "other"]},
+        "year": {"type": "integer", "minimum": 1900, "maximum": 2030},
+        "answered": {"type": "boolean"},
+    },
+    "required": ["name", "place", "kind", "year", "answered"],
+    "additionalProperties": False,
+}
+
+
+def _extraction(prose: Prose, is_quick: bool) -> list[Call]:
+    instruction = prose.tokens(600)
+    n = 8 if is_quick else 48
+    return [Call((*instruction, *prose.tokens(120)), 64, schema=RECORD) for _ in range(n)]
+
+
 def _nothing_shared(prose: Prose, is_quick: bool) -> list[Call]:
     n, tokens = (8, 16) if is_quick else (32, 64)
     return [_call(prose.tokens(512), tokens) for _ in range(n)]
@@ -122,11 +145,10 @@ WORKLOADS = {
     "W3": Workload("multi-turn", 8, _multi_turn),
     "W4": Workload("tree", 16, _tree),
     "W5": Workload("agents", 8, _agents),
+    "W6": Workload("JSON extraction", 8, _extraction),
     "W7": Workload("nothing shared", 8, _nothing_shared),
     "W8": Workload("W1 under pressure", 16, _shared_system_prompt),
 }
-
-SKIPPED = {"W6": "JSON schema: not before this server has structured output"}
 
 # The prompts and outputs of W1, shared prefixes once, are 8 x 512 + 64 x (32 + 32) = 8,192 tokens.
 W8_NOTE = (

@@ -7,7 +7,7 @@ import zlib
 import pytest
 
 from benchmarks.serving.client import Endpoint
-from benchmarks.serving.report import flat, skipped, table
+from benchmarks.serving.report import flat, table
 from benchmarks.serving.rounds import Plan, Result, Side, measure
 from benchmarks.serving.runner import Run
 from benchmarks.serving.workloads import WORKLOADS
@@ -99,9 +99,3 @@ def test_what_a_server_does_not_tell_is_a_dash_or_a_question_mark():
     assert "? of 5" in line
     assert "| -" in line
     assert "W2.a.itl_s" not in flat([Result("W2", 10, 5, {"a": runs})])
-
-
-def test_a_skipped_workload_says_why():
-    assert skipped(["W1", "W6"]) == [
-        "W6 skipped: JSON schema: not before this server has structured output"
-    ]

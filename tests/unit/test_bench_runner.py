@@ -103,3 +103,18 @@ def test_the_error_of_one_call_ends_the_run():
     with serving(Peer(status=500)) as peer, pytest.raises(PeerError, match="status 500"):
         go(peer, plain(40))
     assert len(peer.bodies) <= 3
+
+
+def test_answers_under_a_schema_are_as_long_as_they_are_and_judged():
+    calls = [Call((i,), 8, schema={"type": "integer"}) for i in range(4)]
+    with serving(Peer(texts=["1", "2"])) as peer:
+        assert go(peer, calls).valid == 1.0
+    assert all("ignore_eos" not in body for body in peer.bodies)
+    assert peer.bodies[0]["response_format"]["json_schema"]["schema"] == {"type": "integer"}
+    for texts in (["1", "."], ["t", "rue"], ["{"]):
+        with serving(Peer(texts=texts)) as peer:
+            assert go(peer, calls).valid == 0.0
+    with serving(Peer(texts=["1"] * 9)) as peer, pytest.raises(PeerError, match="9 tokens"):
+        go(peer, calls)
+    with serving(Peer()) as peer:
+        assert go(peer, plain(2)).valid is None
