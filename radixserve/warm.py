@@ -15,6 +15,7 @@ from typing import Any
 from radixserve.chunks import Chunk, Request
 from radixserve.errors import ConfigError, InvalidRequest, RequestError
 from radixserve.log import logger
+from radixserve.metrics.trail import Origin
 from radixserve.text.renderer import Renderer
 from radixserve.wire.params import SamplingParams
 
@@ -51,7 +52,8 @@ async def warm_up(prompts: Sequence[bytes], submit: Submit) -> None:
     one that is too long, or what submit raises."""
     cached = computed = 0
     for number, prompt in enumerate(prompts, start=1):
-        request = Request(prompt=prompt, params=COMPUTE_ONLY, warm=True)
+        nobody = Origin(counted=False)
+        request = Request(prompt=prompt, params=COMPUTE_ONLY, warm=True, origin=nobody)
         try:
             async with contextlib.aclosing(submit(request)) as chunks:
                 async for chunk in chunks:

@@ -71,14 +71,18 @@ class OperatedDoor:
             _check(tenant, request)
             tenant.tokens.spend(len(request.prompt) // 4)
         self._owners[request.rid] = tenant
+        is_accepted = False
         try:
             async with contextlib.aclosing(self.gateway.submit(request)) as chunks:
                 async for chunk in chunks:
+                    is_accepted = True
                     if tenant is not None:
                         tenant.tokens.spend(len(chunk.ids))
                     yield chunk
         finally:
-            self._owners.pop(request.rid, None)
+            del self._owners[request.rid]
+            if tenant is not None and not is_accepted:
+                tenant.tokens.spend(-(len(request.prompt) // 4))  # nothing was computed for it
 
     def abort(self, rid: str) -> None:
         """Gateway.abort, for the caller's own requests; an admin ends anyone's."""

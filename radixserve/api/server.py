@@ -16,6 +16,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable, Generator
+from typing import Literal
 
 import msgspec
 import uvicorn
@@ -23,6 +24,7 @@ import uvicorn
 from radixserve.api.app import create_app
 from radixserve.api.door import OperatedDoor
 from radixserve.api.life import Life
+from radixserve.api.protocol import Protocol
 from radixserve.api.tenants import load_tenants
 from radixserve.config.schema import Config, HttpConfig
 from radixserve.errors import ConfigError, RadixServeError
@@ -127,6 +129,7 @@ class _Server:
         self._door.open(gateway)
         self._life.phase = "serving"
         host, port = self._listener.getsockname()[:2]
+        host = f"[{host}]" if ":" in host else host
         scheme = "https" if self._config.http.ssl_certfile else "http"
         logger.info("serving %s on %s://%s:%d", gateway.model_name, scheme, host, port)
 
@@ -144,6 +147,7 @@ class _Server:
         while self._config.http.supervise:
             logger.error("the engine is started again: %s", await launched.failure())
             last = msgspec.structs.asdict(launched.gateway.last_gauges)
+            self._enter("loading")
             try:
                 await launched.restart()
             except RadixServeError as error:
@@ -153,13 +157,20 @@ class _Server:
             else:
                 self._metrics.restarted_engine(last)
                 pause = RESTART_SECONDS[0]
+                self._enter("serving")
                 logger.info("the engine is back")
+
+    def _enter(self, phase: Literal["loading", "serving"]) -> None:
+        """Unless the server is stopping."""
+        if self._life.phase != "draining":
+            self._life.phase = phase
 
     def _settings(self) -> uvicorn.Config:
         http = self._config.http
         _check_tls(http)
         return uvicorn.Config(
             create_app(self._door, self._config, life=self._life, metrics=self._metrics),
+            http=Protocol,
             log_config=None,
             access_log=False,
             lifespan="off",

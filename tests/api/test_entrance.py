@@ -157,6 +157,18 @@ def test_tokens_a_minute(gateway, key_file):
     assert int(replies[-1].headers["retry-after"]) >= 1
 
 
+def test_refused_requests_cost_no_tokens(gateway, key_file):
+    async def go(http_client):
+        gateway.refusal = QueueFull("full")
+        for _ in range(10):
+            reply = await http_client.post("/generate", json=TEXT, headers=bearer("t"))
+            assert reply.json()["error"]["code"] == "queue_full"
+        gateway.refusal = None
+        return await http_client.post("/generate", json=TEXT, headers=bearer("t"))
+
+    assert with_client(gateway, go, api_key_file=key_file).status_code == 200
+
+
 def test_priority_has_a_ceiling(gateway, key_file):
     async def go(http_client):
         return [

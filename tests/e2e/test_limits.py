@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -11,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
 
 import httpx
 import pytest
@@ -104,6 +104,29 @@ def test_a_body_that_does_not_come_is_408(server: Server) -> None:
         assert time.monotonic() - began < 5
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01",
+        b"GET",
+        b"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + b"k" * 300_000,
+    ],
+    ids=["a TLS hello", "half a line", "an endless key"],
+)
+def test_what_is_no_http_gets_the_envelope(server: Server, sent: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.sendall(sent + b"\r\n\r\n")
+        client.settimeout(5)
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):
+            while piece := client.recv(4096):
+                answer += piece
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b" 400 " in head
+    said = json.loads(body[body.index(b"{") : body.rindex(b"}") + 1])
+    assert said["error"]["code"] == "invalid_http"
+
+
 def test_open_calls_have_a_limit_and_health_has_none(server: Server) -> None:
     with ThreadPoolExecutor(16) as pool:
         sockets = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(12)]
@@ -169,7 +192,7 @@ def request(seconds: float | None, **more) -> Request:
 
 async def ended(launched: Launched, asked: Request) -> list[Chunk]:
     """The last chunk of each output."""
-    async with aclosing(launched.gateway.submit(asked)) as chunks:
+    async with contextlib.aclosing(launched.gateway.submit(asked)) as chunks:
         return [chunk async for chunk in chunks if chunk.finish is not None]
 
 
@@ -177,6 +200,7 @@ async def no_leak_inside(launched: Launched) -> None:
     gauges = await launched.gateway.gauges()
     assert (gauges.running, gauges.waiting, gauges.locked_tokens) == (0, 0, 0)
     assert launched.gateway.in_flight == 0
+    assert not launched.gateway._flights
 
 
 @pytest.mark.parametrize("n", [1, 2])

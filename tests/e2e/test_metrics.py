@@ -25,7 +25,10 @@ SHORT = {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}
 
 @pytest.fixture(scope="module")
 def server(tiny_model, tmp_path_factory) -> Iterator[Server]:
-    running = Server(tiny_model, tmp_path_factory.mktemp("metrics") / "log")
+    folder = tmp_path_factory.mktemp("metrics")
+    warm = folder / "warm.jsonl"
+    warm.write_text('"the quick brown fox jumps over the lazy dog"\n')
+    running = Server(tiny_model, folder / "log", "--warm", str(warm))
     try:
         yield running.wait_ready()
     finally:
@@ -58,6 +61,14 @@ class Since:
         fallen = [n for n, v in self._before.items() if "_total" in n and now.get(n, 0) < v]
         assert fallen == []
         return now.get(name, 0) - self._before.get(name, 0)
+
+
+def test_what_the_server_does_for_itself_is_not_counted(server: Server) -> None:
+    """Warm prompts have been computed, for nobody."""
+    assert server.info()["computed_tokens"] > 0
+    seen = scrape(server)
+    assert seen["engine_steps_total"] > 0
+    assert not [name for name in seen if name.startswith(("prompt_tokens", "requests_total"))]
 
 
 def test_o06_counters_are_the_sums_of_usages(server: Server) -> None:
