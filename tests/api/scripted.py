@@ -78,6 +78,7 @@ class ScriptedGateway:
         self.refusal: RequestError | None = None
         self.failure: Exception | None = None  # raised after the second token
         self.gate: asyncio.Event | None = None  # waited for before the third token
+        self.at_gate = 0  # requests that have come to it
         self.start_gate: asyncio.Event | None = None  # waited for before acceptance
         self.score_delay = 0  # steps before each piece of prompt scores
         self.flushed = 0
@@ -126,6 +127,7 @@ class ScriptedGateway:
             await asyncio.sleep(0)
 
     async def _before_third(self, rid: str) -> None:
+        self.at_gate += 1
         while self.gate is not None and not self.gate.is_set():
             if rid in self._asked_to_end:
                 return

@@ -327,7 +327,7 @@ def test_an_abort_reaches_every_prompt_of_its_call(gateway):
         gateway.gate = asyncio.Event()
         whole = asyncio.create_task(service.generate({"text": ["a", "b"], "rid": "r"}))
         other = asyncio.create_task(service.generate({"text": "c", "rid": "other"}))
-        while gateway.running < 3:
+        while gateway.at_gate < 3:
             await asyncio.sleep(0.001)
         service.abort("nobody")
         service.abort("r")
