@@ -6,9 +6,8 @@ come with the first of them. Must not know: the scheduler, sockets.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -115,15 +114,9 @@ class Gate:
 
     def _make(self) -> None:
         if self._making is None:
-            making: Future[_Parts] = Future()
-            self._making = making
-            threading.Thread(target=self._fulfil, args=(making,), daemon=True).start()
-
-    def _fulfil(self, making: Future[_Parts]) -> None:
-        try:
-            making.set_result(self._made())
-        except BaseException as error:
-            making.set_exception(error)
+            starter = ThreadPoolExecutor(1, "grammar-start")
+            self._making = starter.submit(self._made)
+            starter.shutdown(wait=False)
 
     def _made(self) -> _Parts:
         from radixserve.grammar.compile import Compiler, Limits
