@@ -6,6 +6,7 @@ compiles every row for every one. Triton's cache keeps the results, so that a se
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
@@ -23,21 +24,23 @@ PROCESSES = 2
 SMALL_STACK = 128  # bytes of a thread, where spilling is no matter
 
 
+table = functools.cache(specs.all_specs)
+
+
 def report_of(order: tuple[int, int]) -> Report:
     """order: row of the table, architecture."""
     row, arch = order
-    return compile_launch(specs.all_specs()[row].build(arch), arch)
+    return compile_launch(table()[row].build(arch), arch)
 
 
 def check(orders: Iterable[tuple[int, int]]) -> None:
-    table = specs.all_specs()
     orders = list(orders)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(PROCESSES, mp_context=context) as pool:
         reports = list(pool.map(report_of, orders, chunksize=1))
     faults = []
     for (row, arch), report in zip(orders, reports):
-        spec = table[row]
+        spec = table()[row]
         is_right = (
             report.registers <= MOST_REGISTERS
             and report.stack <= (0 if spec.is_hot else SMALL_STACK)
@@ -52,13 +55,13 @@ def check(orders: Iterable[tuple[int, int]]) -> None:
 @pytest.mark.timeout(900)
 def test_each_row_compiles_for_one_of_the_architectures() -> None:
     turns = specs.ARCHITECTURES
-    check((row, turns[row % len(turns)]) for row in range(len(specs.all_specs())))
+    check((row, turns[row % len(turns)]) for row in range(len(table())))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_each_row_compiles_for_every_architecture() -> None:
-    check((row, arch) for row in range(len(specs.all_specs())) for arch in specs.ARCHITECTURES)
+    check((row, arch) for row in range(len(table())) for arch in specs.ARCHITECTURES)
 
 
 @pytest.mark.slow
@@ -90,9 +93,8 @@ def test_the_table_covers_every_pair_of_options() -> None:
 
 
 def test_the_table_is_small_and_has_every_operation() -> None:
-    table = specs.all_specs()
-    assert len(table) <= 80
-    assert {spec.op for spec in table} == {
+    assert len(table()) <= 80
+    assert {spec.op for spec in table()} == {
         "attend_decode",
         "attend_extend",
         "merge",
@@ -104,7 +106,7 @@ def test_the_table_is_small_and_has_every_operation() -> None:
         "sample",
         "apply_mask",
     }
-    assert len({spec.name for spec in table}) == len(table)
+    assert len({spec.name for spec in table()}) == len(table())
 
 
 def test_the_report_tells_tensor_cores_apart() -> None:
