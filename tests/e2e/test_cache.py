@@ -110,3 +110,16 @@ def test_warming_needs_a_cache_and_a_file(start: Callable[..., Engine], tmp_path
         start(warm=warm_file(tmp_path, "x"), prefix_cache=False)
     with pytest.raises(ConfigError, match="no such file"):
         start(warm=tmp_path / "none.jsonl")
+
+
+def test_an_engine_that_was_started_again_is_warm_again(
+    start: Callable[..., Engine], tmp_path: pathlib.Path
+) -> None:
+    with start(inline=False, kv_tokens=1024, warm=warm_file(tmp_path, SYSTEM)) as engine:
+        before = engine._run(engine._gateway.cache_stats())
+        assert before.warm >= 64
+        assert engine._launched is not None
+        engine._run(engine._launched.restart())
+        assert engine._run(engine._gateway.cache_stats()).warm == before.warm
+        reply = engine.generate(SYSTEM, sampling_params=GREEDY)
+        assert reply["meta_info"]["cached_tokens"] >= before.warm
