@@ -87,6 +87,10 @@ class Anthropic:
     def close(self) -> None:
         self._http.close()
 
+    async def aclose(self) -> None:
+        """Close the connections that the running loop has used."""
+        await self._http.aclose()
+
     def _request(self, body: Body) -> dict[str, Any]:
         told = foreign.conversation(body["input"], self._name)
         messages = list(told.messages)

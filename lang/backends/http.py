@@ -72,6 +72,10 @@ class RuntimeEndpoint:
         """Close the connections; calls in flight fail."""
         self._http.close()
 
+    async def aclose(self) -> None:
+        """Close the connections that the running loop has used."""
+        await self._http.aclose()
+
 
 def _chunk(data: str) -> Reply:
     chunk = json.loads(data)

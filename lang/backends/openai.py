@@ -99,6 +99,10 @@ class OpenAI:
     def close(self) -> None:
         self._http.close()
 
+    async def aclose(self) -> None:
+        """Close the connections that the running loop has used."""
+        await self._http.aclose()
+
     def _request(self, body: Body) -> dict[str, Any]:
         foreign.refuse_scores(body, self._name)
         rest = foreign.asked(body)

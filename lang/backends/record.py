@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from radixserve.lang.backends.base import Backend, Body, Reply
+from radixserve.lang.backends.default import resolve_backend
+from radixserve.lang.backends.engine import EngineLink
 from radixserve.lang.backends.threaded import as_async
 from radixserve.lang.errors import BackendError
 
@@ -30,15 +32,17 @@ class Recorded:
 
 
 class Recorder:
-    """A backend that passes calls on to another and keeps what was said. path: also as a file.
+    """A backend that passes calls on to another, or to an engine, and keeps what was said.
+
+    path: where to keep it as well, as JSON lines.
 
     calls: in the order they ended. A stream that its reader leaves early is kept as far as it came.
     """
 
-    def __init__(self, backend: Backend, path: str | Path | None = None) -> None:
+    def __init__(self, backend: Backend | EngineLink, path: str | Path | None = None) -> None:
         self.calls: list[Recorded] = []
-        self._backend = backend
-        self._async = as_async(backend)
+        self._backend = resolve_backend(backend)
+        self._async = as_async(self._backend)
         self._lock = threading.Lock()
         self._path = None if path is None else Path(path)
         if self._path is not None:

@@ -84,8 +84,19 @@ class Transport:
                         yield line[5:].lstrip()
 
     def close(self) -> None:
-        """Close the connections of threads; calls in flight fail. A loop's close with the loop."""
+        """Close the connections of threads; calls in flight fail.
+
+        A loop's close when asyncio.run() or whoever ends it shuts its async generators down.
+        """
         self._client.close()
+
+    async def aclose(self) -> None:
+        """Close the running loop's connections now."""
+        import asyncio
+
+        _, holder = self._holders.pop(asyncio.get_running_loop(), (None, None))
+        if holder is not None:
+            await holder.aclose()
 
     async def _here(self) -> httpx.AsyncClient:
         import asyncio

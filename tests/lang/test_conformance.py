@@ -18,10 +18,21 @@ class Subject:
     backend: object
     can: set[str]
     sampling: dict[str, object] = field(default_factory=lambda: dict(GREEDY))
+    is_mock: bool = False
 
 
 OURS = {"text", "roles", "select", "n", "prefill", "logprobs", "regex", "json", "seed", "ids"}
-NAMES = ["mock", "engine", "http", "recorder", "chat", "completions", "strict chat", "anthropic"]
+NAMES = [
+    "mock",
+    "engine",
+    "http",
+    "recorder",
+    "recorded engine",
+    "chat",
+    "completions",
+    "strict chat",
+    "anthropic",
+]
 
 
 METHODS = [
@@ -36,10 +47,12 @@ def build(name, request):
     key = {"api_key": "none", "extras": True}
     match name:
         case "mock":
-            return Subject(sgl.Mock(lambda prompt: prompt[-1:] * 2), OURS - {"regex", "json"})
+            return Subject(sgl.Mock(lambda prompt: prompt[-1:] * 2), OURS, is_mock=True)
         case "recorder":
             mock = sgl.Mock(lambda prompt: prompt[-1:] * 2)
-            return Subject(sgl.Recorder(mock), OURS - {"regex", "json"})
+            return Subject(sgl.Recorder(mock), OURS, is_mock=True)
+        case "recorded engine":
+            return Subject(sgl.Recorder(fixture("tiny_engine")), OURS)
         case "engine":
             return Subject(fixture("tiny_engine"), OURS)
         case "http":
@@ -224,7 +237,7 @@ def test_constraints(subject, ability, bound):
             s += "a number: "
         s += sgl.gen("x", **bound)
 
-    if isinstance(subject.backend, sgl.Mock | sgl.Recorder):
+    if subject.is_mock:
         pytest.skip("a scripted mock answers as its script says")
     with refused(subject, ability):
         state = program.run(backend=subject.backend, temperature=0, max_new_tokens=16)
@@ -241,7 +254,7 @@ def test_seeds(subject):
 
 
 def test_a_refusal_of_the_backend_surfaces(subject):
-    if isinstance(subject.backend, sgl.Mock | sgl.Recorder | sgl.Anthropic):
+    if subject.is_mock or isinstance(subject.backend, sgl.Anthropic):
         pytest.skip("it refuses nothing")
     with pytest.raises(Exception, match=r"context|token|length|long") as caught:
         program_for(subject).run("dog " * 20000, backend=subject.backend)

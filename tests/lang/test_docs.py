@@ -30,7 +30,7 @@ def test_the_tutorial_runs(tiny_folder, capsys):
         rs.set_default_backend(None)
         if "engine" in namespace:
             namespace["engine"].close()
-    assert "call  name" in capsys.readouterr().out
+    assert re.search(r"^call +name +prompt", capsys.readouterr().out, re.M)
 
 
 @pytest.mark.parametrize("name", ["language.md", "tutorial.md"])

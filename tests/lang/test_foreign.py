@@ -239,6 +239,21 @@ def test_cancelling_closes_the_connection(openai_server, chat):
         openai_server.hold.clear()
 
 
+def test_connections_of_a_loop_can_be_closed_before_it_ends(openai_server, chat):
+    async def main():
+        await talk.arun(backend=chat)
+        await chat.aclose()
+        await chat.aclose()
+        return await talk.arun(backend=chat)
+
+    loop = asyncio.new_event_loop()
+    try:
+        assert loop.run_until_complete(main())["x"] == "dog dog"
+        loop.run_until_complete(chat.aclose())
+    finally:
+        loop.close()
+
+
 def test_what_such_a_backend_tells_of_itself(chat, claude):
     for backend in (chat, claude):
         assert sgl.get_server_info(backend) == {"data": [{"id": "scripted"}]}
