@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -146,6 +147,44 @@ def test_a_front_that_is_held_goes_on(supervised: Server) -> None:
     post(server, "/abort_request", abort_all=True)
     assert stream.last(10) == "data: [DONE]"
     no_leak(server)
+
+
+def test_o01_a_busy_engine_is_healthy(supervised: Server) -> None:
+    """Steps full of prefill, one behind the other; the generating probe waits its turn."""
+    prompts = [prompt_of(4000, k) for k in range(6)]
+    params = {"max_new_tokens": 1}
+    with ThreadPoolExecutor(2) as pool:
+        call = pool.submit(post, supervised, "/generate", input_ids=prompts, sampling_params=params)
+        probe = pool.submit(status, supervised, "/health_generate", 30)
+        seen = []
+        while not call.done():
+            began = time.monotonic()
+            seen.append((status(supervised), time.monotonic() - began))
+            time.sleep(0.02)
+        assert call.result().status_code == probe.result() == 200
+    assert len(seen) > 3, "too quick to prove anything"
+    assert {code for code, _ in seen} == {200}
+    assert max(wait for _, wait in seen) < 1
+
+
+def test_o03_probes_that_gave_up_leave_nothing(supervised: Server) -> None:
+    grown = Since(supervised)
+    engine = engine_of(supervised)
+    os.kill(engine, signal.SIGSTOP)
+    try:
+
+        def probe(_: int) -> None:
+            with contextlib.suppress(httpx.TimeoutException):
+                status(supervised, "/health_generate", 1)
+
+        with ThreadPoolExecutor(30) as pool:
+            list(pool.map(probe, range(30)))
+    finally:
+        os.kill(engine, signal.SIGCONT)
+    no_leak(supervised)
+    assert supervised.info()["waiting"] == 0
+    assert status(supervised, "/health_generate", 10) == 200
+    assert grown("requests_total") == 0
 
 
 @pytest.fixture(scope="module")
