@@ -89,6 +89,7 @@ EMBEDDINGS = thing(
     data=rows(thing(object=TEXT, index=COUNT, embedding=one_of(rows(NUMBER), TEXT))),
     model=TEXT,
     usage=_USAGE,
+    optional={"cache": rows(_CACHE)},
 )
 _MODEL = thing(id=TEXT, object=TEXT, created=COUNT, owned_by=TEXT, max_model_len=COUNT)
 MODEL = _MODEL

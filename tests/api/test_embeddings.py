@@ -95,6 +95,12 @@ def test_another_model(gateway) -> None:
     error_of(ask(gateway, PATH, {"model": "ada", "input": "a"}), 404)
 
 
+def test_what_was_cached_is_explained(gateway) -> None:
+    found = answered(gateway, PATH, {"input": ["a", "b"], "explain_cache": True})
+    assert [report["reason"] for report in found["cache"]] == ["evicted", "evicted"]
+    assert "cache" not in answered(gateway, PATH, {"input": "a"})
+
+
 def test_salts_and_labels(gateway) -> None:
     answered(gateway, PATH, {"input": "a", "cache_salt": "s", "user": "u", "rid": "mine"})
     assert gateway.requests[-1].namespace

@@ -47,6 +47,8 @@ def test_no_surprise(schema, method, path, mode) -> None:
     )
     @given(case=strategy)
     def check(case) -> None:
+        if mode is MODES.POSITIVE and isinstance(case.body, dict):
+            case.body.pop("model", None)  # or nearly all would be 404
         case.call_and_validate(checks=CHECKS)
 
     check()

@@ -10,7 +10,7 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 
-from tests.api.test_schemathesis import CHECKS, OPERATIONS
+from tests.api.test_schemathesis import CHECKS, MODES, OPERATIONS
 from tests.e2e.test_serve import Server
 
 pytestmark = pytest.mark.slow
@@ -41,6 +41,8 @@ def test_no_surprise(schema, method, path, mode) -> None:
     )
     @given(case=schema[path][method].as_strategy(generation_mode=mode))
     def check(case) -> None:
+        if mode is MODES.POSITIVE and isinstance(case.body, dict):
+            case.body.pop("model", None)  # or nearly all would be 404
         case.call_and_validate(checks=CHECKS)
 
     check()

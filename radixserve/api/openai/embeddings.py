@@ -23,6 +23,7 @@ from radixserve.chunks import Finish, Request
 from radixserve.errors import InternalError, InvalidRequest
 from radixserve.native.calls import Calls, Door, new_rid
 from radixserve.native.collect import completed
+from radixserve.native.explained import cache_fields
 from radixserve.native.fields import Name, Seconds, read
 from radixserve.native.prompts import text_or_ids
 from radixserve.native.request import check_rid, namespace
@@ -43,7 +44,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """input: a text, ids, or a list of either. dimensions: keep so many of the first, then scale
     again. pooling: mean needs every token computed, last takes from the cache what is there.
-    normalize: to length 1. user: a label."""
+    normalize: to length 1. user: a label. explain_cache: see explained.cache_fields."""
 
     model: str = ""
     input: Any
@@ -56,6 +57,7 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     cache_salt: Name = ""
     rid: str = ""
     timeout_s: Seconds | None = None
+    explain_cache: bool = False
 
 
 class Embedding:
@@ -71,6 +73,7 @@ class Embedding:
         if given.dimensions is not None and given.dimensions < 1:
             raise InvalidRequest("dimensions must be at least 1", param="dimensions")
         self._model = gateway.model_name
+        self._tokenizer = gateway.renderer.tokenizer
         self._rid = given.rid or new_rid()
         check_rid(self._rid)
         prompts = text_or_ids(given.input, "input", gateway)
@@ -83,6 +86,7 @@ class Embedding:
                 priority=given.priority,
                 pooling=given.pooling,
                 timeout_s=given.timeout_s,
+                explain_cache=given.explain_cache,
             )
             for position, (prompt, _) in enumerate(prompts)
         )
@@ -110,7 +114,16 @@ class Embedding:
                 "total_tokens": tokens,
                 "prompt_tokens_details": {"cached_tokens": cached},
             },
+            **self._explanations(ends),
         }
+
+    def _explanations(self, ends: dict[int, Finish]) -> dict[str, Any]:
+        reports = [
+            cache_fields(report, request.prompt, self._tokenizer)
+            for position, request in enumerate(self.requests)
+            if (report := ends[position].cache) is not None
+        ]
+        return {"cache": reports} if reports else {}
 
     def _vector(self, packed: bytes) -> list[float] | str:
         vector: npt.NDArray[np.float32] = np.frombuffer(packed, "<f4")
