@@ -303,7 +303,8 @@ def _build(channel: EngineChannel, heart: Heart, setup: Setup) -> tuple[Loop, Re
         dtype=loaded.dtype,
         pid=os.getpid(),
     )
-    return Loop(channel, scheduler, loaded.executor, heart, gate), ready
+    overlap = config.schedule.overlap == "on"
+    return Loop(channel, scheduler, loaded.executor, heart, gate, overlap=overlap), ready
 
 
 def _die_with_parent(endpoint: str) -> None:

@@ -6,6 +6,7 @@ Owns: reading core counts, CPU features and the presence of a GPU. Must not know
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import pathlib
 from dataclasses import dataclass
 
@@ -17,13 +18,15 @@ from radixserve.ints import ceil_div
 _CPUINFO = pathlib.Path("/proc/cpuinfo")
 _CPU_QUOTA = pathlib.Path("/sys/fs/cgroup/cpu.max")
 _NATIVE = pathlib.Path(__file__).parents[1] / "kernels" / "cpu" / "libradixserve_cpu.so"
-_GPU = pathlib.Path("/dev/nvidia0")
+_DEVICES = pathlib.Path("/dev")
+_CUDA_LIBRARY = "libtorch_cuda.so"  # in a torch that was built for CUDA
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
     """cores: physical cores that this process may use. cpu_features: Linux's names, or empty.
 
+    has_gpu: there is an NVIDIA GPU, and the torch that is installed was built for CUDA.
     has_native: the native CPU kernels were built, load, and are not switched off.
     """
 
@@ -40,9 +43,23 @@ def this_machine() -> Machine:
     return Machine(
         cores=usable_cores(psutil.cpu_count(logical=False), _allowed_cpus(), quota),
         cpu_features=cpu_features(cpuinfo),
-        has_gpu=_GPU.exists(),
+        has_gpu=has_gpu(_DEVICES, _torch_libraries()),
         has_native=env.isa() != "off" and _loads(_NATIVE),
     )
+
+
+def has_gpu(devices: pathlib.Path, libraries: pathlib.Path | None) -> bool:
+    """Whether a GPU is among `devices` and torch's `libraries` can use it; torch is not loaded."""
+    if libraries is None or not (libraries / _CUDA_LIBRARY).exists():
+        return False
+    return any(path.name[len("nvidia") :].isdigit() for path in devices.glob("nvidia*"))
+
+
+def _torch_libraries() -> pathlib.Path | None:
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        return None
+    return pathlib.Path(found.origin).parent / "lib"
 
 
 def _loads(library: pathlib.Path) -> bool:

@@ -122,13 +122,14 @@ def _check_together(config: Config) -> None:
 def _resolve_model(model: ModelConfig, machine: Machine) -> ModelConfig:
     chosen: dict[str, str | int] = {}
     if model.device == "auto":
-        reason = "the GPU here is not supported so far" if machine.has_gpu else "no GPU here"
-        chosen["device"] = _choose("device", "cpu", reason)
+        chosen["device"] = _choose("device", *_fast_device(machine))
+    device = str(chosen.get("device", model.device))
+    _check_device(model, device, machine)
     if model.dtype == "auto":
-        chosen["dtype"] = _choose("dtype", *_fast_dtype(machine))
+        chosen["dtype"] = _choose("dtype", *_fast_dtype(device, machine))
     dtype = str(chosen.get("dtype", model.dtype))
     if model.attention == "auto":
-        chosen["attention"] = _choose("attention", *_fast_attention(dtype, machine))
+        chosen["attention"] = _choose("attention", *_fast_attention(device, dtype, machine))
     if model.attention == "native" and dtype == "float16":
         raise ConfigError("--attention native has no --dtype float16: float32 or bfloat16")
     if model.threads == 0:
@@ -138,7 +139,25 @@ def _resolve_model(model: ModelConfig, machine: Machine) -> ModelConfig:
     return msgspec.structs.replace(model, **chosen)
 
 
-def _fast_attention(dtype: str, machine: Machine) -> tuple[str, str]:
+def _fast_device(machine: Machine) -> tuple[str, str]:
+    if machine.has_gpu:
+        return "cuda", "there is a GPU"
+    return "cpu", "no GPU here that torch was built for"
+
+
+def _check_device(model: ModelConfig, device: str, machine: Machine) -> None:
+    if device == "cuda" and not machine.has_gpu:
+        raise ConfigError(
+            "--device cuda: there is no NVIDIA GPU here, or the torch that is installed was built "
+            "without CUDA; --device cpu runs without one"
+        )
+    if device == "cuda" and model.attention in ("cpu", "native"):
+        raise ConfigError(f"--attention {model.attention} needs --device cpu, not cuda")
+
+
+def _fast_attention(device: str, dtype: str, machine: Machine) -> tuple[str, str]:
+    if device == "cuda":
+        return "triton", "the device is cuda"
     if not machine.has_native:
         return "cpu", "no native kernels: no compiler at install, or RADIXSERVE_ISA=off"
     if dtype == "float16":
@@ -146,7 +165,9 @@ def _fast_attention(dtype: str, machine: Machine) -> tuple[str, str]:
     return "native", "the native kernels load"
 
 
-def _fast_dtype(machine: Machine) -> tuple[str, str]:
+def _fast_dtype(device: str, machine: Machine) -> tuple[str, str]:
+    if device == "cuda":
+        return "bfloat16", "the device is cuda"
     fast = [name for name in _FAST_BFLOAT16 if name in machine.cpu_features]
     if fast:
         return "bfloat16", f"the CPU has {fast[0]}"
@@ -163,7 +184,11 @@ def _resolve_cache(cache: CacheConfig) -> CacheConfig:
 
 def _resolve_schedule(schedule: ScheduleConfig, model: ModelConfig) -> ScheduleConfig:
     shares = schedule.shared_attention and model.attention in ("native", "triton")
-    return msgspec.structs.replace(schedule, shared_attention=shares)
+    overlap = schedule.overlap
+    if overlap == "auto":
+        overlap = "on" if model.device == "cuda" else "off"
+        _choose("overlap", overlap, f"the device is {model.device}")
+    return msgspec.structs.replace(schedule, shared_attention=shares, overlap=overlap)
 
 
 def _choose(name: str, value: str | int, reason: str) -> str | int:

@@ -26,12 +26,18 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         Literal["auto", "float32", "bfloat16", "float16"],
         Doc(description="auto: bfloat16 where the device is fast at it, else float32"),
     ] = "auto"
-    device: Annotated[Literal["auto", "cpu"], Doc(description="where the model runs")] = "auto"
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"],
+        Doc(description="where the model runs; auto: cuda where there is a GPU that torch can use"),
+    ] = "auto"
     attention: Annotated[
         Literal["auto", "reference", "cpu", "native", "triton"],
         Doc(description="attention backend"),
     ] = "auto"
     threads: Annotated[int, Doc(description="CPU threads of the engine; 0: physical cores")] = 0
+    cuda_graphs: Annotated[
+        bool, Doc(description="capture decode steps as CUDA graphs (device cuda only)")
+    ] = True
 
 
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +74,10 @@ class ScheduleConfig(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Doc(description="read a prefix once for all rows of a step (native and triton attention)"),
     ] = True
+    overlap: Annotated[
+        Literal["auto", "on", "off"],
+        Doc(description="launch a step before the ids of the one before are back; auto: on cuda"),
+    ] = "auto"
     step_retries: Annotated[int, Doc(description="failed steps that a request survives")] = 1
     step_timeout_s: Annotated[
         float, Doc(description="seconds that one step may take before /health fails; 0: any")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from radixserve.config.machine import cpu_features, this_machine, usable_cores
+from radixserve.config.machine import cpu_features, has_gpu, this_machine, usable_cores
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,21 @@ def test_features_are_whole_words_of_the_first_processor():
     assert cpu_features("Features\t: fp asimd bf16\n") == {"fp", "asimd", "bf16"}
     assert cpu_features("model name: flags\n") == frozenset()
     assert cpu_features("") == frozenset()
+
+
+def test_a_gpu_counts_where_torch_was_built_for_it(tmp_path):
+    libraries = tmp_path / "lib"
+    libraries.mkdir()
+    for name in ("nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    assert not has_gpu(tmp_path, libraries)
+    (libraries / "libtorch_cuda.so").touch()
+    assert not has_gpu(tmp_path, libraries)
+    (tmp_path / "nvidia3").touch()
+    assert has_gpu(tmp_path, libraries)
+    assert not has_gpu(tmp_path, None)
+    (libraries / "libtorch_cuda.so").unlink()
+    assert not has_gpu(tmp_path, libraries)
 
 
 def test_this_machine_has_a_core():

@@ -16,7 +16,8 @@ from radixserve.config.schema import Config
 from radixserve.errors import ConfigError
 
 PLAIN = Machine(cores=4)
-SERVER = Machine(cores=32, cpu_features=frozenset({"avx2", "amx_bf16"}), has_gpu=True)
+SERVER = Machine(cores=32, cpu_features=frozenset({"avx2", "amx_bf16"}))
+GPU = Machine(cores=32, cpu_features=frozenset({"avx2"}), has_gpu=True, has_native=True)
 NUMBERS = [s for s in settings() if s.kind in (int, float)]
 
 
@@ -35,13 +36,13 @@ def test_defaults_on_a_plain_machine():
     assert model.served_name == "smollm2"
 
 
-@pytest.mark.parametrize("machine", [PLAIN, SERVER])
+@pytest.mark.parametrize("machine", [PLAIN, SERVER, GPU])
 def test_nothing_stays_auto_and_a_second_time_changes_nothing(machine):
     resolved = resolve(Config(), machine)
     assert fields_left_open(Config()) != []
     assert fields_left_open(resolved) == []
     assert resolve(resolved, machine) == resolved
-    assert resolve(resolved, Machine(cores=1)) == resolved
+    assert resolve(resolved, Machine(cores=1, has_gpu=machine.has_gpu)) == resolved
 
 
 @pytest.mark.parametrize("feature", ["avx512_bf16", "amx_bf16", "bf16"])
@@ -64,7 +65,7 @@ def test_what_was_asked_for_is_kept():
     assert (resolved.model.threads, resolved.model.served_name) == (3, "mine")
     assert resolved.cache == asked.cache
     assert (resolved.schedule, resolved.text, resolved.http) == (
-        asked.schedule,
+        msgspec.structs.replace(asked.schedule, overlap="off"),
         asked.text,
         asked.http,
     )
@@ -75,11 +76,12 @@ def test_each_choice_is_logged_with_its_reason(caplog, monkeypatch):
     with caplog.at_level(logging.INFO, logger="radixserve"):
         resolve(configure(kv_tokens=100), SERVER)
     assert caplog.messages == [
-        "device: cpu (the GPU here is not supported so far)",
+        "device: cpu (no GPU here that torch was built for)",
         "dtype: bfloat16 (the CPU has amx_bf16)",
         "attention: cpu (no native kernels: no compiler at install, or RADIXSERVE_ISA=off)",
         "threads: 32 (physical cores that may be used)",
         "kv_tokens: 96 (100 rounded down to pages of 16)",
+        "overlap: off (the device is cpu)",
     ]
 
 
@@ -142,9 +144,28 @@ def test_what_cannot_run_is_refused_by_flag(overrides, message):
         resolve(configure(**overrides), PLAIN)
 
 
-def test_a_device_that_is_not_supported_is_refused_on_every_machine():
-    with pytest.raises(ConfigError, match="device"):
+def test_a_gpu_is_taken_where_there_is_one():
+    for config in (Config(), configure(device="cuda")):
+        resolved = resolve(config, GPU)
+        assert (resolved.model.device, resolved.model.dtype) == ("cuda", "bfloat16")
+        assert (resolved.model.attention, resolved.schedule.shared_attention) == ("triton", True)
+        assert resolved.schedule.overlap == "on"
+    asked = resolve(configure(device="cuda", dtype="float16", overlap="off"), GPU)
+    assert (asked.model.dtype, asked.schedule.overlap) == ("float16", "off")
+    on_cpu = resolve(configure(device="cpu", overlap="on"), GPU)
+    assert (on_cpu.model.device, on_cpu.schedule.overlap) == ("cpu", "on")
+
+
+def test_a_gpu_that_is_not_there_is_refused():
+    with pytest.raises(ConfigError, match="--device cuda: there is no NVIDIA GPU"):
         resolve(configure(device="cuda"), SERVER)
+
+
+@pytest.mark.parametrize("attention", ["cpu", "native"])
+def test_attention_of_the_cpu_is_refused_on_a_gpu(attention):
+    for device in ("auto", "cuda"):
+        with pytest.raises(ConfigError, match=f"--attention {attention} needs --device cpu"):
+            resolve(configure(device=device, attention=attention), GPU)
 
 
 def test_smallest_pages_and_steps_are_allowed():
