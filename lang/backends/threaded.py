@@ -79,7 +79,9 @@ class ThreadedBackend:
 
 def as_async(backend: Backend) -> AsyncBackend:
     """The backend itself where it has calls for event loops, else its calls in threads."""
-    return backend if isinstance(backend, AsyncBackend) else ThreadedBackend(backend)
+    if all(hasattr(backend, verb) for verb in ("agenerate", "astream", "achoose")):
+        return cast("AsyncBackend", backend)
+    return ThreadedBackend(backend)
 
 
 def retrieved(future: asyncio.Future[Any]) -> None:

@@ -65,6 +65,10 @@ class Choosing:
             )
         )
 
+    def behind(self, prefix: bytes) -> list[int]:
+        """Which requests score a choice behind `prefix`."""
+        return [i for (before, _), i in self._places.items() if before == prefix]
+
     def scores(self, outputs: list[Output], prefix: bytes, choice: bytes) -> list[float | None]:
         """One entry for each id of `choice`; null where no logits stand before it."""
         count = len(choice) // 4
@@ -139,7 +143,7 @@ async def scored(planned: Choosing, chunks: AsyncIterator[tuple[int, Chunk]]) ->
         "id": planned.call.requests[0].rid,
         "prompt": prompt_fields(planned.encoded),
         "prompt_tokens": len(planned.encoded.ids),
-        "cached_tokens": min((usage.cached_tokens for usage in usages), default=0),
+        "cached_tokens": min((usages[i].cached_tokens for i in planned.behind(common)), default=0),
     }
     reports = [finished(output).cache for output in outputs]
     if reports and reports[0] is not None:
