@@ -27,13 +27,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 def serve(model: pathlib.Path, attention: str) -> tuple[list[list[int]], int]:
     """The ids of a shared-prefix workload, in two waves, and the tokens found in the cache."""
-    system = tiny.prompt(100, 400)
+    system = tiny.prompt(85, 400)
     prompts = [[*system, *tiny.prompt(5 + i, 400, seed=i)] for i in range(3)]
     settings = {"dtype": "float32", "threads": 1, "kv_tokens": 1024, "audit": True}
     with Engine(str(model), attention=attention, inline=True, **settings) as engine:
-        params = {"max_new_tokens": 5, "temperature": 0}
+        params = {"max_new_tokens": 3, "temperature": 0}
         replies = engine.generate(input_ids=prompts, sampling_params=params)
-        longer = [[*prompts[0], *tiny.prompt(30, 400, seed=9)]]
+        longer = [[*prompts[0], *tiny.prompt(10, 400, seed=9)]]
         replies += engine.generate(input_ids=longer, sampling_params=params)
         cached = engine.gauges().cached_tokens
     return [reply["output_ids"] for reply in replies], cached
@@ -42,8 +42,8 @@ def serve(model: pathlib.Path, attention: str) -> tuple[list[list[int]], int]:
 def test_a_shared_prefix_workload_equals_the_reference_backend(model: pathlib.Path) -> None:
     ids, cached = serve(model, "triton")
     assert ids == serve(model, "reference")[0]
-    assert cached >= 3 * 96  # the system prompt, whole pages of it
-    assert all(len(one) == 5 for one in ids[:3])
+    assert cached >= 3 * 80  # the system prompt, whole pages of it
+    assert all(len(one) == 3 for one in ids[:3])
 
 
 @pytest.mark.parametrize("arch", ["llama", "qwen3"])
@@ -69,10 +69,10 @@ def test_layers_rotate_and_norm_in_the_backend(arch: tiny.Arch, tmp_path: pathli
 
 
 def test_steps_equal_the_reference_backend_with_and_without_groups() -> None:
-    shape = AttentionShape(2, 6, 2, 16, 0.25)
+    shape = AttentionShape(1, 6, 2, 16, 0.25)
     torch.manual_seed(0)
     size = (40, 16, 2, 16)
-    caches = [[torch.randn(size) for _ in range(2)] for _ in range(2)]
+    caches = [[torch.randn(size)] for _ in range(2)]
     copies = [[one.clone() for one in part] for part in caches]
     ours = select.choose("triton", "cpu")(shape, 16, *caches)
     plain = select.choose("reference", "cpu")(shape, 16, *copies)
@@ -100,7 +100,5 @@ def test_steps_equal_the_reference_backend_with_and_without_groups() -> None:
             q, k, v = (torch.randn(tokens, heads, 16) for heads in (6, 2, 2))
             for backend in (ours, plain):
                 backend.plan(inputs)
-            for layer in range(2):
-                wanted = plain.run(layer, q, k, v)
-                torch.testing.assert_close(ours.run(layer, q, k, v), wanted)
-                assert torch.equal(caches[0][layer], copies[0][layer])
+            torch.testing.assert_close(ours.run(0, q, k, v), plain.run(0, q, k, v))
+            assert torch.equal(caches[0][0], copies[0][0])

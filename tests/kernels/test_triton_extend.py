@@ -11,7 +11,7 @@ from radixserve.plan import SharedGroup
 from tests.kernels.triton_scene import Scene
 
 SINKS = torch.linspace(-2.0, 2.0, 4)
-few = settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=5, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.mark.parametrize("page_size", [1, 5, 16, 64])
