@@ -6,6 +6,7 @@ words) it takes from the state.
 
 import dataclasses
 import enum
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -103,14 +104,14 @@ def pieces_in_a_scope(s):
     s += ";"
 
 
-@case(lambda s: __import__("json").loads(s["card"])["age"] == s["age"])
+@case(lambda s: json.loads(s["card"])["age"] == s["age"])
 def json_in_pieces(s):
     s += "a card: "
     with s.var_scope("card"):
         s += '{"name": "Ada", "age": ' + sgl.gen("age", schema=int, max_tokens=16) + "}"
 
 
-@case(lambda s: set(__import__("json").loads(s["doc"])) == {"ok"})
+@case(lambda s: set(json.loads(s["doc"])) == {"ok"})
 def json_schema(s):
     schema = {
         "type": "object",
@@ -373,29 +374,3 @@ def an_error_handled(s):
     error = child.error()  # one token is no list
     s += sgl.gen("b")
     return error
-
-
-@case(lambda s: s["x"] is not None and s.ret_value == len(s["x"]))
-async def async_chain(s):
-    s += "the quick" + sgl.gen("x")
-    length = len(await s["x"])
-    s += f" {length}" + sgl.gen("y")
-    return length
-
-
-@case(lambda s: len(s["x"]) == 3)
-async def async_forks(s):
-    s += "the quick"
-    g = s.fork(3)
-    g += lambda i: f" {i}" + sgl.gen("x")
-    await g.join()
-    s += "".join(await s["x"])
-
-
-@case(lambda s: s["again"] in ("more", "done") and s.text().endswith(s["again"]))
-async def async_loop(s):
-    s += "count"
-    for i in range(3):
-        s += f" {i} " + sgl.select("again", ["more", "done"])
-        if await s["again"] == "done":
-            break

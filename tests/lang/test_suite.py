@@ -7,7 +7,8 @@ import pytest
 
 import radixserve.lang as sgl
 from radixserve.lang.backends.samples import is_constrained
-from tests.lang.programs import CASES, SHORT
+from tests.lang.programs import SHORT
+from tests.lang.programs_async import CASES
 
 GREEDY = {"temperature": 0, "max_new_tokens": SHORT}
 PLACES = ["mock", "tiny_engine", "tiny_server"]
