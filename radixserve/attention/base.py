@@ -7,6 +7,7 @@ requests, the scheduler. KV layout of every backend, for each layer, K and V apa
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -61,17 +62,33 @@ class RotatingBackend(Protocol):
         """
 
 
+class StagedBackend(Protocol):
+    """What a backend may offer beside plan: its arrays go to the device together with others'.
+
+    A form says all that launches take from the host: a graph that captured run() after bind() of a
+    form serves every later step of that form, given other numbers in the same tensors.
+    """
+
+    def prepare(self, inputs: AttentionInputs) -> tuple[Hashable, list[Int32]]:
+        """The step's form and arrays. A pure decode step has four, the last of any length."""
+
+    def bind(self, form: Hashable, arrays: Sequence[torch.Tensor]) -> None:
+        """Take prepare's arrays, on the device as int32: run() reads them."""
+
+
 class AttentionBackend(Protocol):
     """One object per executor; plan once per step, run once per layer.
 
     shares_prefixes: attends to AttentionInputs.shared at once; other backends ignore the hint.
     paged: the native cache and plan, for layers that keep more than attention native; None where
     the backend is not the native one. rotating: takes q, k and v before their rotation, or None.
+    staged: plans in two halves, or None.
     """
 
     shares_prefixes: bool
     paged: PagedAttention | None
     rotating: RotatingBackend | None
+    staged: StagedBackend | None
 
     def plan(self, inputs: AttentionInputs) -> None:
         """Prepare for the step: gather indices, masks, split sizes."""

@@ -16,7 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from radixserve.attention.base import AttentionInputs, AttentionShape, RotatingBackend
+from radixserve.attention.base import (
+    AttentionInputs,
+    AttentionShape,
+    RotatingBackend,
+    StagedBackend,
+)
 from radixserve.attention.geometry import Int64, bucket_rows, kv_slots, token_slots
 from radixserve.kernels.cpu.paged import PagedAttention
 
@@ -60,6 +65,7 @@ class CpuAttention:
     shares_prefixes = False
     paged: PagedAttention | None = None
     rotating: RotatingBackend | None = None
+    staged: StagedBackend | None = None
 
     def __init__(
         self,

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 import torch
 
-from radixserve.attention.base import AttentionInputs, AttentionShape, RotatingBackend
+from radixserve.attention.base import (
+    AttentionInputs,
+    AttentionShape,
+    RotatingBackend,
+    StagedBackend,
+)
 from radixserve.errors import ConfigError
 from radixserve.kernels.cpu import library
 from radixserve.kernels.cpu.paged import PagedAttention
@@ -22,6 +27,7 @@ class NativeAttention:
     shares_prefixes = True
     paged: PagedAttention | None
     rotating: RotatingBackend | None = None
+    staged: StagedBackend | None = None
 
     def __init__(
         self,

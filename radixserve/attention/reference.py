@@ -8,7 +8,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from radixserve.attention.base import AttentionInputs, AttentionShape, RotatingBackend
+from radixserve.attention.base import (
+    AttentionInputs,
+    AttentionShape,
+    RotatingBackend,
+    StagedBackend,
+)
 from radixserve.attention.geometry import token_slots
 from radixserve.kernels import reference
 from radixserve.kernels.cpu.paged import PagedAttention
@@ -20,6 +25,7 @@ class ReferenceAttention:
     shares_prefixes = False
     paged: PagedAttention | None = None
     rotating: RotatingBackend | None = None
+    staged: StagedBackend | None = None
 
     def __init__(
         self,

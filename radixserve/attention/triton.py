@@ -6,27 +6,55 @@ computes, models, requests. With TRITON_INTERPRET=1 set before Triton is importe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
-from radixserve.attention.base import AttentionInputs, AttentionShape, RotatingBackend
+from radixserve.attention.base import (
+    AttentionInputs,
+    AttentionShape,
+    RotatingBackend,
+    StagedBackend,
+)
 from radixserve.attention.geometry import token_slots
 from radixserve.errors import ConfigError
 from radixserve.kernels.cpu.paged import PagedAttention
-from radixserve.kernels.triton.attend_decode import attend_decode, choose_splits
+from radixserve.kernels.triton.attend_decode import MOST_SPLITS, attend_decode, choose_splits
 from radixserve.kernels.triton.attend_extend import DeviceWork, attend_extend, queries_in_tile
 from radixserve.kernels.triton.attend_shared import attend_shared, small_tile
-from radixserve.kernels.triton.launch import arch_of, is_interpreted
+from radixserve.kernels.triton.launch import arch_of, is_interpreted, power_of_2
 from radixserve.kernels.triton.store_kv import rotary_store, store_kv
 from radixserve.kernels.triton.terms import Terms, Tile
-from radixserve.kernels.triton.work import Work, cut
+from radixserve.kernels.triton.work import cut
 from radixserve.plan import Int32
 
 ALIGNED = 4  # int32s: slices of the staged buffer start on 16 bytes
 INTERPRETED_PROCESSORS = 2
 ITEMS_PER_PROCESSOR = 4
+WORK_ARRAYS = (
+    "positions", "indices", "firsts", "counts", "queries", "parts", "tables", "begins", "ends",
+    "clears", "merged", "merge_indptr",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeForm:
+    """One token a row, by attend_decode. splits: as there."""
+
+    splits: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkForm:
+    """By attend_extend, or attend_shared where is_shared. part_count, large: as in DeviceWork."""
+
+    tile: Tile
+    is_shared: bool
+    part_count: int
+    large: int
 
 
 class TritonAttention:
@@ -39,6 +67,7 @@ class TritonAttention:
     shares_prefixes = True
     paged: PagedAttention | None = None
     rotating: RotatingBackend | None
+    staged: StagedBackend | None
 
     def __init__(
         self,
@@ -51,7 +80,7 @@ class TritonAttention:
 
         Raises ConfigError where the kernels cannot run on the caches' device.
         """
-        self.rotating = self
+        self.rotating = self.staged = self
         self._device = k_cache[0].device
         if self._device.type != "cuda" and not is_interpreted():
             raise ConfigError(
@@ -72,30 +101,44 @@ class TritonAttention:
         self._v_cache = v_cache
         self._arch = arch_of(self._device)
         self._small = small_tile(self._group, self._head_dim, self._dtype, self._arch)
-        self._tile: Tile | None = None
 
     def plan(self, inputs: AttentionInputs) -> None:
+        form, arrays = self.prepare(inputs)
+        self.bind(form, self._stage(arrays))
+
+    def prepare(self, inputs: AttentionInputs) -> tuple[Hashable, list[Int32]]:
         slots = token_slots(inputs, self._page_size).astype(np.int32)
         if not inputs.shared and (inputs.lengths == 1).all():
-            self._plan_decode(inputs, slots)
-        else:
-            self._plan_work(inputs, slots)
+            return self._prepare_decode(inputs, slots)
+        return self._prepare_work(inputs, slots)
 
-    def _plan_decode(self, inputs: AttentionInputs, slots: Int32) -> None:
+    def bind(self, form: Hashable, arrays: Sequence[torch.Tensor]) -> None:
+        if isinstance(form, DecodeForm):
+            self._slots, self._page_indptr, self._kv_lens, self._page_indices = arrays
+        else:
+            assert isinstance(form, WorkForm)
+            self._slots = arrays[0]
+            named: dict[str, Any] = dict(zip(WORK_ARRAYS, arrays[1:], strict=True))
+            self._work = DeviceWork(**named, part_count=form.part_count, large=form.large)
+        self._form = form
+
+    def _prepare_decode(
+        self, inputs: AttentionInputs, slots: Int32
+    ) -> tuple[DecodeForm, list[Int32]]:
         kv_lens = inputs.positions + 1
-        arrays = (slots, inputs.page_indptr, inputs.page_indices, kv_lens)
-        self._slots, self._page_indptr, self._page_indices, self._kv_lens = self._stage(arrays)
         longest = int(kv_lens.max(initial=0))
         counts = (len(kv_lens), self._num_kv_heads)
-        self._splits = choose_splits(*counts, longest, self._processors)
-        self._tile = None
+        splits = choose_splits(*counts, longest, self._processors)
+        # A power of two, so that few forms serve a text that grows.
+        form = DecodeForm(min(MOST_SPLITS, power_of_2(splits)))
+        return form, [slots, inputs.page_indptr, kv_lens, inputs.page_indices]
 
-    def _plan_work(self, inputs: AttentionInputs, slots: Int32) -> None:
+    def _prepare_work(self, inputs: AttentionInputs, slots: Int32) -> tuple[WorkForm, list[Int32]]:
         sharing = [int(inputs.lengths[list(group.rows)].sum()) for group in inputs.shared]
         longest = max(int(inputs.lengths.max(initial=1)), *sharing, 1)
         kind = (self._group, self._head_dim, self._dtype, self._arch)
-        self._tile, queries = queries_in_tile(longest, *kind)
-        self._is_shared = bool(inputs.shared) and self._small is not None
+        tile, queries = queries_in_tile(longest, *kind)
+        is_shared = bool(inputs.shared) and self._small is not None
         wanted = ITEMS_PER_PROCESSOR * self._processors // self._num_kv_heads
         work = cut(
             inputs.positions,
@@ -104,37 +147,17 @@ class TritonAttention:
             inputs.shared,
             page_size=self._page_size,
             queries=queries,
-            few=self._small.rows // self._group if self._is_shared and self._small else 0,
+            few=self._small.rows // self._group if is_shared and self._small else 0,
             wanted=wanted,
         )
         starts = np.cumsum(inputs.lengths) - inputs.lengths
         positions = np.arange(len(slots)) + np.repeat(inputs.positions - starts, inputs.lengths)
-        self._slots, self._work = self._stage_work(slots, positions, inputs.page_indices, work)
-
-    def _stage_work(
-        self, slots: Int32, positions: Int32, page_indices: Int32, work: Work
-    ) -> tuple[torch.Tensor, DeviceWork]:
-        arrays = (slots, positions, page_indices, work.firsts, work.counts, work.queries)
-        first, places, indices, firsts, counts, queries = self._stage(arrays)
-        ranges = (work.parts, work.tables, work.begins, work.ends, work.clears)
-        parts, tables, begins, ends, clears = self._stage(ranges)
-        merged, merge_indptr = self._stage((work.merged, work.merge_indptr))
-        return first, DeviceWork(
-            positions=places,
-            indices=indices,
-            firsts=firsts,
-            counts=counts,
-            queries=queries,
-            parts=parts,
-            tables=tables,
-            begins=begins,
-            ends=ends,
-            clears=clears,
-            merged=merged,
-            merge_indptr=merge_indptr,
-            part_count=work.part_count,
-            large=work.large,
-        )
+        form = WorkForm(tile, is_shared, work.part_count, work.large)
+        return form, [
+            slots, positions.astype(np.int32), inputs.page_indices,
+            work.firsts, work.counts, work.queries, work.parts, work.tables,
+            work.begins, work.ends, work.clears, work.merged, work.merge_indptr,
+        ]  # fmt: skip
 
     def _stage(self, arrays: Sequence[Int32]) -> list[torch.Tensor]:
         """The arrays on the device as int32, by one transfer."""
@@ -164,16 +187,17 @@ class TritonAttention:
 
     def _attend(self, layer_id: int, q: torch.Tensor) -> torch.Tensor:
         caches = (self._k_cache[layer_id], self._v_cache[layer_id])
-        if self._tile is None:
+        form = self._form
+        if isinstance(form, DecodeForm):
             tables = (self._page_indptr, self._page_indices, self._kv_lens)
-            out = attend_decode(q, *caches, *tables, self._terms, splits=self._splits)
-        elif self._is_shared and self._small is not None:
-            tiles = (self._tile, self._small)
+            out = attend_decode(q, *caches, *tables, self._terms, splits=form.splits)
+        elif form.is_shared and self._small is not None:
+            tiles = (form.tile, self._small)
             out = attend_shared(
                 q, *caches, self._work, self._terms, tiles, processors=self._processors
             )
         else:
             out = attend_extend(
-                q, *caches, self._work, self._terms, self._tile, processors=self._processors
+                q, *caches, self._work, self._terms, form.tile, processors=self._processors
             )
         return out.flatten(1)

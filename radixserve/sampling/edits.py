@@ -6,6 +6,8 @@ the vocabulary where the tokens are few. Must not know: temperature, filters, dr
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -32,14 +34,35 @@ def edited(
     if mask is None and not len(early) and not len(changed):
         return logits
     out = logits.clone()
-    _add_bias(out, [row for row in changed if slots[row] in batch.bias], slots, batch)
-    _penalise(out, [row for row in changed if slots[row] in batch.seen], slots, batch)
+    penalise(out, slots, batch)
     if mask is not None:
         illegal = torch.from_numpy(~unpacked(mask, batch.valid_ids)).to(out.device)
         out[:, : batch.valid_ids].masked_fill_(illegal, float("-inf"))
-    for row in early:
-        _mask_stops(out[row], batch.stop_ids[int(slots[row])], batch.valid_ids, mask is not None)
+    hold_back_stops(out, slots, samples, batch, is_masked=mask is not None)
     return out
+
+
+def penalise(out: torch.Tensor, slots: Int32, batch: SamplingBatch) -> None:
+    """Bias and penalties on logits [k, vocab] float32, in place. The host waits for nothing."""
+    changed = np.flatnonzero(batch.is_edited[slots])
+    _add_bias(out, [row for row in changed if slots[row] in batch.bias], slots, batch)
+    _penalise(out, [row for row in changed if slots[row] in batch.seen], slots, batch)
+
+
+def hold_back_stops(
+    out: torch.Tensor, slots: Int32, samples: Int32, batch: SamplingBatch, *, is_masked: bool
+) -> None:
+    """Mask stop ids of rows that still have tokens to make, in place, after the mask."""
+    for row in np.flatnonzero(samples < batch.free_from[slots]):
+        _mask_stops(out[row], batch.stop_ids[int(slots[row])], batch.valid_ids, is_masked)
+
+
+def moved(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
+    """The array on the device; to a GPU through pinned memory, so that the host need not wait."""
+    tensor = torch.from_numpy(array)
+    if device.type == "cpu":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def unpacked(mask: Bits, width: int) -> npt.NDArray[np.bool_]:
@@ -55,7 +78,7 @@ def _add_bias(out: torch.Tensor, rows: list[np.intp], slots: Int32, batch: Sampl
         return
     biases = [batch.bias[int(slots[row])] for row in rows]
     at = _places(rows, [bias.ids for bias in biases], out.device)
-    out[at] += torch.from_numpy(np.concatenate([bias.values for bias in biases])).to(out.device)
+    out[at] += moved(np.concatenate([bias.values for bias in biases]), out.device)
 
 
 def _penalise(out: torch.Tensor, rows: list[np.intp], slots: Int32, batch: SamplingBatch) -> None:
@@ -75,9 +98,9 @@ def _penalise(out: torch.Tensor, rows: list[np.intp], slots: Int32, batch: Sampl
     less += spread([p.presence_penalty for p in params]) * (counts > 0)
     at = _places(rows, [tokens.ids for tokens in seen], out.device)
     values = out[at]
-    factor = torch.from_numpy(repetition).to(out.device)
+    factor = moved(repetition, out.device)
     values = torch.where(values > 0, values / factor, values * factor)
-    out[at] = values - torch.from_numpy(less.astype(np.float32)).to(out.device)
+    out[at] = values - moved(less.astype(np.float32), out.device)
 
 
 def _places(
@@ -85,12 +108,13 @@ def _places(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     row_of_each = np.repeat(np.array(rows, dtype=np.int64), [len(part) for part in ids])
     columns = np.concatenate(ids)
-    return torch.from_numpy(row_of_each).to(device), torch.from_numpy(columns).to(device)
+    return moved(row_of_each, device), moved(columns, device)
 
 
 def _mask_stops(row: torch.Tensor, stops: Int64, valid_ids: int, masked: bool) -> None:
-    at = torch.from_numpy(stops).to(row.device)
+    at = moved(stops, row.device)
     before = row[at]
     row[at] = float("-inf")
-    if masked and bool(row[:valid_ids].max() == float("-inf")):
-        row[at] = before
+    if masked:
+        is_empty = row[:valid_ids].max() == float("-inf")
+        row[at] = before.masked_fill(~is_empty, float("-inf"))

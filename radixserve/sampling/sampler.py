@@ -12,6 +12,8 @@ Which of these ways a row goes depends on nothing but the row.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -84,7 +86,7 @@ def _sample_native(
         is_greedy=batch.is_greedy[slots],
     )
     ids = kernel.sample(native, logits.contiguous(), draws, batch.valid_ids, mask)
-    _refuse_rows(np.flatnonzero(ids < 0))
+    refuse_rows(np.flatnonzero(ids < 0))
     return ids
 
 
@@ -229,10 +231,11 @@ def _first_past(cumulated: Float64, target: Float64) -> Int64:
 def _check_finite(rows: torch.Tensor, best: Int64) -> None:
     """A NaN is the best of its row, so looking at the best finds it, as it finds infinities."""
     values = rows.gather(1, torch.from_numpy(best).to(rows.device)[:, None])[:, 0]
-    _refuse_rows((~torch.isfinite(values)).nonzero().flatten().numpy(force=True))
+    refuse_rows((~torch.isfinite(values)).nonzero().flatten().numpy(force=True))
 
 
-def _refuse_rows(bad: Int64) -> None:
+def refuse_rows(bad: Int64) -> None:
+    """Raise ValueError where `bad`, rows without a finite best logit, has any."""
     if len(bad):
         raise ValueError(
             f"rows {bad.tolist()} have no finite best logit: the mask leaves nothing, or the "
@@ -240,26 +243,50 @@ def _refuse_rows(bad: Int64) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class LogprobOrder:
+    """Rows of a step that want log-probabilities: [n], how many best, and ids by name, of each."""
+
+    rows: Int64
+    tops: Int64
+    named: tuple[tuple[int, ...], ...]
+
+
+def order_logprobs(slots: Int32, batch: SamplingBatch) -> LogprobOrder | None:
+    """What the rows of these slots want; None where none wants any."""
+    rows = np.flatnonzero(batch.wants_logprobs[slots])
+    if not len(rows):
+        return None
+    named = tuple(batch.named.get(slot, ()) for slot in slots[rows].tolist())
+    return LogprobOrder(rows, batch.top[slots[rows]], named)
+
+
 def _logprobs(
     logits: torch.Tensor, ids: Int64, slots: Int32, batch: SamplingBatch
 ) -> dict[int, TokenLogprobs]:
-    rows = np.flatnonzero(batch.wants_logprobs[slots])
-    if not len(rows):
+    order = order_logprobs(slots, batch)
+    if order is None:
         return {}
-    tops = batch.top[slots[rows]]
+    rows = order.rows
     chosen = ids[rows].astype(np.int32)
-    named = [batch.named.get(slot, ()) for slot in slots[rows].tolist()]
-    if batch.native is not None and not tops.any() and not any(named):
+    if batch.native is not None and not order.tops.any() and not any(order.named):
         values = kernel.chosen_logprobs(batch.native, _select(logits, rows), chosen)
         none = np.zeros((1, 0), np.int32), np.zeros((1, 0), np.float32)
         return {int(r): TokenLogprobs(values[i : i + 1], *none) for i, r in enumerate(rows)}
-    distinct = tuple(sorted({token for each in named for token in each}))
-    best = min(int(tops.max()), batch.valid_ids)
-    found = token_logprobs(_select(logits, rows), chosen, best, batch.valid_ids, distinct)
+    return told_logprobs(order, _select(logits, rows), chosen, batch.valid_ids)
+
+
+def told_logprobs(
+    order: LogprobOrder, logits: torch.Tensor, chosen: Int32, valid_ids: int
+) -> dict[int, TokenLogprobs]:
+    """Of the order's rows: logits [n, vocab] float32 as the model gave them, chosen [n] ids."""
+    distinct = tuple(sorted({token for each in order.named for token in each}))
+    best = min(int(order.tops.max()), valid_ids)
+    found = token_logprobs(logits, chosen, best, valid_ids, distinct)
     places = {token: best + place for place, token in enumerate(distinct)}
     told = {}
-    for i, (row, top) in enumerate(zip(rows, tops)):
-        columns = [*range(min(int(top), best)), *(places[token] for token in named[i])]
+    for i, (row, top) in enumerate(zip(order.rows, order.tops)):
+        columns = [*range(min(int(top), best)), *(places[token] for token in order.named[i])]
         told[int(row)] = TokenLogprobs(
             found.chosen[i : i + 1],
             found.top_ids[i : i + 1, columns],
