@@ -24,7 +24,9 @@ async def reply(s, question):
 
 async def one_streamed(backend):
     pieces = []
-    async with await reply.arun("What is a radix tree?", backend=backend, stream=True, temperature=0) as state:
+    async with await reply.arun(
+        "What is a radix tree?", backend=backend, stream=True, temperature=0
+    ) as state:
         async for piece in state.text_async_iter("answer"):
             pieces.append(piece)
             print(piece, end="", flush=True)
@@ -35,7 +37,10 @@ async def one_streamed(backend):
 async def serve(backend):
     questions = [f"What is {n} plus {n}?" for n in range(1, 6)]
     states = await asyncio.gather(
-        *[reply.arun(question, backend=backend, timeout=60, temperature=0) for question in questions]
+        *[
+            reply.arun(question, backend=backend, timeout=60, temperature=0)
+            for question in questions
+        ]
     )
     for question, state in zip(questions, states):
         print(f"{question} {state.ret_value}")
