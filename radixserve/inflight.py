@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from radixserve.chunks import Chunk, Request
-from radixserve.errors import ContextTooLong, InvalidRequest, RadixServeError
+from radixserve.errors import ContextTooLong, InternalError, InvalidRequest, RadixServeError
 from radixserve.metrics.trail import Cause, Counts, Outcome, Recorder, Subject, Trail
 from radixserve.wire.messages import Finished, FinishReason, FromEngine, Generate, TokenOut
 from radixserve.wire.seeds import derive_seed
@@ -115,8 +115,11 @@ class InFlight:
         return replace(chunk, finish=replace(finish, reason=FinishReason.TIMEOUT))
 
     def _outcome(self, finished: Finished) -> Outcome:
-        outcome = _OUTCOMES[finished.reason]
-        return "timeout" if outcome == "abort" and self._trail.cause == "timeout" else outcome
+        if finished.reason is FinishReason.ABORT and self._trail.cause == "timeout":
+            return "timeout"
+        if finished.reason is FinishReason.ERROR and finished.code != InternalError.code:
+            return "refused"
+        return _OUTCOMES[finished.reason]
 
 
 def counts_of(finished: Finished) -> Counts:

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-Outcome = Literal["stop", "length", "abort", "timeout", "error"]
+Outcome = Literal["stop", "length", "abort", "timeout", "refused", "error"]
 Cause = Literal["client", "request", "timeout", "shutdown", "error", "engine"]
 
 # Of several outputs that ended differently, the last in this order names the request's end.
-_SEVERITY: tuple[Outcome, ...] = ("stop", "length", "abort", "timeout", "error")
+_SEVERITY: tuple[Outcome, ...] = ("stop", "length", "abort", "timeout", "refused", "error")
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ def raw(path: str, body: dict, length: int | None = None) -> bytes:
 
 def test_a_full_queue_is_429_with_retry_after(server: Server) -> None:
     """2 run and 2 wait; a fifth is refused, streamed or not, and the others live on."""
+    grown = Since(server)
     with ThreadPoolExecutor(4) as pool:
         calls = []
         for count in (2, 4):  # what waits to run at once counts as waiting
@@ -65,6 +66,8 @@ def test_a_full_queue_is_429_with_retry_after(server: Server) -> None:
         post(server, "/abort_request", abort_all=True)
         assert {call.result(20).status_code for call in calls} == {200}
     no_leak(server)
+    assert grown("requests_total{refused}") == grown("http_responses_total{429}") == 2
+    assert grown("requests_total{abort}") == 4
 
 
 def test_a_client_that_stops_reading_is_dropped(server: Server) -> None:
