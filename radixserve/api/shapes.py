@@ -73,11 +73,12 @@ def _openai(choice: Shape) -> Shape:
     )
 
 
+_TOOL_CALL = thing(id=TEXT, type={"const": "function"}, function=thing(name=TEXT, arguments=TEXT))
 CHAT = _openai(
     thing(
         index=COUNT,
-        message=thing(role=TEXT, content=or_null(TEXT)),
-        finish_reason=_FINISH,
+        message=thing(role=TEXT, content=or_null(TEXT), optional={"tool_calls": rows(_TOOL_CALL)}),
+        finish_reason={"enum": ["stop", "length", "tool_calls"]},
         logprobs=or_null(ANY_OBJECT),
     )
 )

@@ -115,6 +115,10 @@ class TextConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_prompt_tokens: Annotated[
         int, Doc(description="longest prompt; 0 takes the context length")
     ] = 0
+    tool_parser: Annotated[
+        Literal["template", "hermes", "mistral", "llama3_json", "pythonic", "generic"],
+        Doc(description="syntax of tool calls; template: the one that the chat template shows"),
+    ] = "template"
 
 
 class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):

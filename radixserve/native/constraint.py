@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from radixserve.errors import InvalidRequest
+from radixserve.grammar.refusal import Unsupported, refused
 from radixserve.wire.params import Constraint, ConstraintKind, Whitespace
 
 Mode = Literal["enforce", "validate"]
@@ -26,13 +27,15 @@ _JUDGED: tuple[ConstraintKind, ...] = ("json_schema", "json_object")
 class Wish:
     """constraint: as the client gave it, still to be checked. field, limit: what the client calls
     it and the output limit. is_judged: what cannot be enforced is left out, and the finished text
-    is validated.
+    is validated. places: JSON pointers of parts of the constraint, each with what the client calls
+    that part.
     """
 
     constraint: Constraint
     field: str
     limit: str
     is_judged: bool = False
+    places: tuple[tuple[str, str], ...] = ()
 
     @property
     def schema(self) -> str:
@@ -44,11 +47,19 @@ class Wish:
     def renamed(self, error: InvalidRequest) -> InvalidRequest:
         """`error` about this constraint, in the client's words."""
         if error.param == self.constraint.kind:
+            for pointer, name in self.places:
+                if isinstance(error, Unsupported) and _stands_in(error.pointer, pointer):
+                    inner = refused(error.pointer[len(pointer) :], error.keyword, error.why)
+                    return InvalidRequest(f"{name}: {inner.message}", param=name, code=error.code)
             return InvalidRequest(error.message, param=self.field, code=error.code)
         if error.param == "max_new_tokens":
             message = error.message.replace("max_new_tokens", self.limit.rpartition(".")[2])
             return InvalidRequest(message, param=self.limit, code=error.code)
         return error
+
+
+def _stands_in(pointer: str, part: str) -> bool:
+    return pointer == part or pointer.startswith(f"{part}/")
 
 
 def wish(

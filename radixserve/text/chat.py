@@ -31,7 +31,8 @@ class ChatTemplate:
 
     available: whether chat works. problem: why not, "" where it does. prefix_stable: whether a
     conversation that goes on only appends to its rendering (checked at load); where it does not,
-    programs and chat share only what comes before the first rewritten block.
+    programs and chat share only what comes before the first rewritten block. tool_text: the source
+    of the template that is rendered where there are tools, "" for none.
     """
 
     def __init__(self, templates: Mapping[str, str], tokens: Mapping[str, str]) -> None:
@@ -50,6 +51,7 @@ class ChatTemplate:
             named = f"; it has {', '.join(sorted(templates))}" if templates else ""
             self.problem = f"the model has no (default) chat template{named}"
         self.available = not self.problem
+        self.tool_text = templates.get(_TOOL_TEMPLATE) or templates.get(DEFAULT_TEMPLATE, "")
         self._roles = RoleTexts(self._render_blocks)
         self.prefix_stable = self.available and self._roles.is_prefix_stable()
 

@@ -12,22 +12,26 @@ from typing import Any
 from radixserve.config.schema import TextConfig
 from radixserve.errors import ContextTooLong, InvalidRequest
 from radixserve.text.chat import ChatTemplate, Messages
+from radixserve.text.conversation import normalise
 from radixserve.text.incremental import Detokenizer
 from radixserve.text.load import read_files
 from radixserve.text.parts import EncodedPrompt, encode_parts
 from radixserve.text.tokenizer import IdArray, Run, Tokenizer
+from radixserve.text.tool_calls import speech_of
+from radixserve.text.tool_calls_prompt import told
 from radixserve.weights.source import ModelSource
 
 
 class Renderer:
     """tokenizer, chat: the two that do the work. eos_ids: end tokens that the tokenizer, the
     generation_config or the end of the template's assistant block name (the caller adds those of
-    the model's config)."""
+    the model's config). speech: how the model is told of tools, and how it calls them."""
 
     def __init__(self, tokenizer: Tokenizer, chat: ChatTemplate, config: TextConfig) -> None:
         self.tokenizer = tokenizer
         self.chat = chat
         self.eos_ids = tokenizer.eos_ids | _end_of_turn(tokenizer, chat)
+        self.speech = speech_of(chat.tool_text, config.tool_parser)
         self._max_prompt_tokens = config.max_prompt_tokens
 
     @classmethod
@@ -62,6 +66,7 @@ class Renderer:
     ) -> IdArray:
         """Ids of a conversation: [n] int32; see ChatTemplate.encode. variables: more of them for
         the template. limit: see encode_text. Raises InvalidRequest, ContextTooLong."""
+        messages, tools = self.shown(messages, tools)
         return self._bounded(
             self.chat.encode(
                 messages,
@@ -73,6 +78,15 @@ class Renderer:
                 limit=self._smaller(limit),
             )
         )
+
+    def shown(
+        self, messages: Messages, tools: list[dict[str, Any]] | None
+    ) -> tuple[Messages, list[dict[str, Any]] | None]:
+        """Messages and tools as the chat template is to have them: where it shows no tools, they
+        are told in messages. Raises InvalidRequest."""
+        if not self.speech.is_described:
+            return messages, tools
+        return told(normalise(messages), tools or (), self.speech.syntax), None
 
     def encode_parts(
         self,

@@ -96,12 +96,6 @@ def test_text_conflicts_with_nothing(gateway, path):
     assert reached(gateway, path, body) == Constraint(kind="regex", value="a+")
 
 
-def test_tools_beside_a_response_format_are_refused_by_name(gateway):
-    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
-    body = hello(response_format={"type": "json_object"}, tools=tools)
-    assert error_of(ask(gateway, CHAT, body), 400)["param"] == "tools"
-
-
 # ---- every spelling ----
 
 SPELLINGS = [

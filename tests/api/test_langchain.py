@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
+import operator
 
 import numpy as np
 import openai
@@ -92,10 +94,21 @@ def test_structured_output(options, gateway) -> None:
     assert gateway.requests[-1].constraint.kind == "json_object"
 
 
-def test_tools_are_refused_by_name(options) -> None:
-    with pytest.raises(openai.BadRequestError) as refused:
-        ChatOpenAI(**options).bind_tools([City]).invoke("hello")
-    assert refused.value.param == "tools"
+def test_tools(options, gateway) -> None:
+    gateway.outputs = (
+        '<tool_call>\n{"name": "City", "arguments": {"name": "Paris", "people": 2}}\n</tool_call>',
+    )
+    chat = ChatOpenAI(**options).bind_tools([City], tool_choice="required")
+    for reply in (chat.invoke("hello"), sum_of(chat.stream("hello"))):
+        [call] = reply.tool_calls
+        assert (call["name"], call["args"]) == ("City", {"name": "Paris", "people": 2})
+    assert gateway.requests[-1].constraint.kind == "structural_tag"
+    chat = ChatOpenAI(**options).with_structured_output(City, method="function_calling")
+    assert chat.invoke("hello") == City(name="Paris", people=2)
+
+
+def sum_of(chunks):
+    return functools.reduce(operator.add, chunks)
 
 
 def test_completions(options) -> None:

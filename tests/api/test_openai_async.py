@@ -116,7 +116,7 @@ def test_completions_with_everything(options) -> None:
 @pytest.mark.parametrize(
     ("given", "param"),
     [
-        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]}, "tools"),
+        ({"functions": [{"name": "f", "parameters": {}}]}, "functions"),
         ({"modalities": ["audio"]}, "modalities"),
         ({"reasoning_effort": "low"}, "reasoning_effort"),
         ({"prediction": {"type": "content", "content": "x"}}, "prediction"),

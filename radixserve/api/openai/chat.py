@@ -8,16 +8,21 @@ from __future__ import annotations
 from typing import Any
 
 from radixserve.api.openai.common import Event, Head, Job, ending
-from radixserve.api.openai.constraint import wish_of
+from radixserve.api.openai.constraint import output_limit, wish_of
 from radixserve.api.openai.logprobs import ChatLogprobs
 from radixserve.api.openai.sampling import sampling_params, stream_options
-from radixserve.api.openai.schema import ROLES, ChatRequest, Message
-from radixserve.chunks import Chunk, Request
+from radixserve.api.openai.schema import ROLES, ChatRequest, Message, ToolCall
+from radixserve.api.openai.tools import Toolbox, toolbox_of
+from radixserve.api.openai.tools_wish import is_marked, tool_wish
+from radixserve.api.openai.turn import TextTurn, ToolTurn, Turn
+from radixserve.chunks import Chunk, Finish, Request
 from radixserve.errors import InvalidRequest
 from radixserve.native.calls import Door, new_rid, room_of
+from radixserve.native.constraint import Wish
 from radixserve.native.fields import read
 from radixserve.native.request import check_rid, namespace, program_ref
 from radixserve.text.tokenizer import Tokenizer
+from radixserve.text.tool_calls import Syntax
 from radixserve.wire.params import MAX_TOP_LOGPROBS
 
 MAX_MESSAGES = 10_000
@@ -33,11 +38,13 @@ def chat_job(given: ChatRequest, gateway: Door, default_max_tokens: int) -> Job:
     options = stream_options(given)
     params = sampling_params(given, default_max_tokens)
     best = _best(given)
-    wish = wish_of(given)
+    answer, box = wish_of(given), toolbox_of(given)
+    speech = gateway.renderer.speech
+    wish = tool_wish(box, answer, speech.syntax, output_limit(given))
     rid = given.rid or new_rid()
     check_rid(rid)
     request = Request(
-        prompt=_prompt(given, gateway),
+        prompt=_prompt(given, gateway, box),
         params=params,
         rid=rid,
         output_logprobs=best,
@@ -50,9 +57,19 @@ def chat_job(given: ChatRequest, gateway: Door, default_max_tokens: int) -> Job:
         keeps_stop=given.no_stop_trim or given.include_stop_str_in_output,
     )
     tokenizer = gateway.renderer.tokenizer
-    choices = [ChatChoice(i, tokenizer, best is not None) for i in range(params.n)]
+    choices = [
+        ChatChoice(i, tokenizer, best is not None, _turn(box, answer, speech.syntax))
+        for i in range(params.n)
+    ]
     head = Head(model=gateway.model_name, rid=rid, show_usage=options.include_usage)
     return Job((request,), head, ChatReply(choices), wish, tokenizer)
+
+
+def _turn(box: Toolbox, answer: Wish | None, syntax: Syntax) -> Turn:
+    if not box.names:
+        return TextTurn()
+    parser = syntax.parser(box.names, is_marked=is_marked(box, answer))
+    return ToolTurn(parser, syntax.new_id)
 
 
 class ChatReply:
@@ -79,33 +96,41 @@ class ChatReply:
 class ChatChoice:
     """One choice as it grows."""
 
-    def __init__(self, index: int, tokenizer: Tokenizer, has_logprobs: bool) -> None:
+    def __init__(self, index: int, tokenizer: Tokenizer, has_logprobs: bool, turn: Turn) -> None:
         self._index = index
+        self._turn = turn
         self._logprobs = ChatLogprobs(tokenizer) if has_logprobs else None
-        self._text = ""
         self._entries: list[dict[str, Any]] = []
         self._ending: Event = {"finish_reason": None}
 
     def opening(self) -> Event:
-        return self._delta({"role": "assistant", "content": ""}, [])
+        return self._delta(self._turn.opening(), [])
 
     def add(self, chunk: Chunk) -> list[Event]:
         entries: list[dict[str, Any]] = []
         if self._logprobs is not None and chunk.logprobs is not None:
             scores = chunk.logprobs
             entries = self._logprobs.entries(chunk.ids, scores.chosen, scores.top_ids, scores.top)
-        self._text += chunk.text
         self._entries += entries
-        news = [self._delta({"content": chunk.text}, entries)] if chunk.text or entries else []
+        deltas = self._turn.add(chunk.text, chunk.finish is not None)
+        if entries and not deltas:
+            deltas = [{}]
+        news = [self._delta(delta, [] if i else entries) for i, delta in enumerate(deltas)]
         if chunk.finish is not None:
-            self._ending = ending(chunk.finish)
+            self._ending = self._ended(chunk.finish)
             news.append(self._delta({}, []) | self._ending)
         return news
+
+    def _ended(self, finish: Finish) -> Event:
+        told = ending(finish)
+        if told["finish_reason"] == "stop" and self._turn.has_calls:
+            told["finish_reason"] = "tool_calls"
+        return told
 
     def whole(self) -> Event:
         return {
             "index": self._index,
-            "message": {"role": "assistant", "content": self._text, "refusal": None},
+            "message": self._turn.message(),
             "logprobs": None if self._logprobs is None else _logprobs(self._entries),
             **self._ending,
         }
@@ -143,7 +168,7 @@ def read_messages(given: list[Any]) -> list[dict[str, Any]]:
     return [_message(raw, f"messages[{i}]") for i, raw in enumerate(given)]
 
 
-def _prompt(given: ChatRequest, gateway: Door) -> bytes:
+def _prompt(given: ChatRequest, gateway: Door, box: Toolbox) -> bytes:
     messages = read_messages(given.messages)
     reserved = RESERVED_VARIABLES & given.chat_template_kwargs.keys()
     if reserved:
@@ -155,6 +180,7 @@ def _prompt(given: ChatRequest, gateway: Door) -> bytes:
         room_of(gateway),
         add_generation_prompt=given.add_generation_prompt,
         continue_final_message=given.continue_final_message,
+        tools=list(box.shown) or None,
         **given.chat_template_kwargs,
     )
     if not len(ids):
@@ -174,5 +200,7 @@ def _message(raw: object, at: str) -> dict[str, Any]:
         raise InvalidRequest(f"{at}.content is missing", param=f"{at}.content")
     if message.content == []:
         raise InvalidRequest(f"{at}.content has no parts", param=f"{at}.content")
+    for i, call in enumerate(message.tool_calls or ()):
+        read(ToolCall, call, at=f"{at}.tool_calls[{i}]")
     given = {name: getattr(message, name) for name in message.__struct_fields__}
     return {name: value for name, value in given.items() if value is not None}

@@ -94,8 +94,13 @@ def wish_of(given: Sampled) -> Wish | None:
         asked,
         whitespace=given.whitespace if structured.whitespace == "fixed" else structured.whitespace,
         mode=given.constraint_mode,
-        limit="max_tokens" if given.max_completion_tokens is None else "max_completion_tokens",
+        limit=output_limit(given),
     )
+
+
+def output_limit(given: Sampled) -> str:
+    """What the client calls the bound of its output."""
+    return "max_tokens" if given.max_completion_tokens is None else "max_completion_tokens"
 
 
 def _response_format(raw: dict[str, Any] | None) -> Asked:

@@ -10,7 +10,7 @@ no effect here by its nature), in REFUSED with the values that ask for nothing. 
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -84,7 +84,8 @@ class Sampled(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class ChatRequest(Sampled, kw_only=True):
-    """add_generation_prompt: true unless continue_final_message is."""
+    """add_generation_prompt: true unless continue_final_message is. tools, tool_choice,
+    parallel_tool_calls: see tools.py."""
 
     messages: list[Any]
     logprobs: bool = False
@@ -92,6 +93,9 @@ class ChatRequest(Sampled, kw_only=True):
     continue_final_message: bool = False
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] = {}
+    tools: list[Any] = []
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool = True
 
 
 class CompletionRequest(Sampled, kw_only=True):
@@ -104,7 +108,7 @@ class CompletionRequest(Sampled, kw_only=True):
 
 
 class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a message may hold; the text room reads it further."""
+    """What a message may hold; the text room reads it further. tool_calls: of ToolCall."""
 
     role: str
     content: str | list[Any] | None = None
@@ -113,6 +117,22 @@ class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tool_call_id: str | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
+
+
+class ToolCall(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A call of an earlier turn. index: as streams number them; it changes nothing."""
+
+    function: CalledFunction
+    id: str = ""
+    type: Literal["function"] = "function"
+    index: int = 0
+
+
+class CalledFunction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """arguments: JSON text, as OpenAI writes it, or the object itself."""
+
+    name: str
+    arguments: str | dict[str, Any] = ""
 
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -137,9 +157,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 }
 REFUSED_CHAT: dict[str, tuple[Any, ...]] = {
     **REFUSED,
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "parallel_tool_calls": (True, False),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
