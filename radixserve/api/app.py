@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from radixserve.api import cache, faults, openapi, operator
 from radixserve.api.access import Access
+from radixserve.api.body import large_bodies
 from radixserve.api.cors import Cors
 from radixserve.api.door import OperatedDoor
 from radixserve.api.entrance import Entrance
@@ -43,6 +44,7 @@ def create_app(
     http = config.http
     life, metrics = life or Life(), metrics or Metrics()
     door = gateway if isinstance(gateway, OperatedDoor) else OperatedDoor(gateway, http)
+    app.state.large_bodies = large_bodies()
     front = Front(door, config, NativeService(door), life, metrics)
     for part in (openai, texts, native, operator, cache):
         app.include_router(part.routes(front))

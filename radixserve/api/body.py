@@ -6,6 +6,8 @@ surrogates). Must not know: what the body means.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import re
 from collections import Counter
@@ -14,7 +16,7 @@ from typing import Any
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from radixserve.api.faults import BodyTooLarge
+from radixserve.api.faults import BodyTooLarge, RateLimited
 from radixserve.errors import Cancelled, InvalidRequest
 from radixserve.native.apart import LARGE, apart
 
@@ -24,6 +26,8 @@ MAX_DEPTH = 200
 MAX_VALUES = 1_000_000
 KEY_COST = 2  # a key costs as much as so many numbers, beside its value
 CONTAINER_COST = 8  # and a list or object
+MAX_LARGE = 32  # large bodies that are read or parsed at once
+LARGE_SECONDS = 10  # that one more waits for its turn
 
 _HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 _HALF = re.compile("[\ud800-\udfff]")
@@ -32,8 +36,8 @@ _HALF = re.compile("[\ud800-\udfff]")
 async def read_json(request: Request, limit: int) -> Any:
     """The body. Long ones are parsed in a thread, so that other requests go on.
 
-    Raises InvalidRequest, BodyTooLarge above `limit` bytes, or Cancelled where the client goes
-    away before the end of the body.
+    Raises InvalidRequest, BodyTooLarge above `limit` bytes, RateLimited where too many large ones
+    are being read, or Cancelled where the client goes away before the end of the body.
     """
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
@@ -41,10 +45,11 @@ async def read_json(request: Request, limit: int) -> Any:
     coding = request.headers.get("content-encoding", "identity").strip().lower()
     if coding != "identity":
         raise InvalidRequest(f"content-encoding {coding} is not supported", code="invalid_json")
-    body = await _read(request, limit)
-    if len(body) > LARGE:
-        return await apart(body, parse, body)
-    return parse(body)
+    async with contextlib.AsyncExitStack() as held:
+        body = await _read(request, limit, held)
+        if len(body) > LARGE:
+            return await apart(body, parse, body)
+        return parse(body)
 
 
 def parse(body: bytes) -> Any:
@@ -72,13 +77,15 @@ def parse(body: bytes) -> Any:
     return value
 
 
-async def _read(request: Request, limit: int) -> bytes:
+async def _read(request: Request, limit: int, held: contextlib.AsyncExitStack) -> bytes:
     told = request.headers.get("content-length", "")
     if told.isascii() and told.isdigit() and int(told[:20]) > limit:
         raise _too_large(limit)
     pieces, size = [], 0
     try:
         async for piece in request.stream():
+            if size <= LARGE < size + len(piece):
+                await _room_for_large(request, held)
             size += len(piece)
             if size > limit:
                 raise _too_large(limit)
@@ -86,6 +93,24 @@ async def _read(request: Request, limit: int) -> bytes:
     except ClientDisconnect:
         raise Cancelled("the client closed the connection amid its body") from None
     return b"".join(pieces)
+
+
+def large_bodies() -> asyncio.Semaphore:
+    """For app.state.large_bodies: how many may be in memory at once until they are parsed."""
+    return asyncio.Semaphore(MAX_LARGE)
+
+
+async def _room_for_large(request: Request, held: contextlib.AsyncExitStack) -> None:
+    """Wait until there is room, while the rest waits in the kernel; `held` gives it back."""
+    room: asyncio.Semaphore = request.app.state.large_bodies
+    try:
+        async with asyncio.timeout(LARGE_SECONDS):
+            await room.acquire()
+    except TimeoutError:
+        raise RateLimited(
+            f"{MAX_LARGE} large bodies are being read", code="too_many_large_bodies"
+        ) from None
+    held.callback(room.release)
 
 
 def _too_large(limit: int) -> BodyTooLarge:

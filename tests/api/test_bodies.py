@@ -12,6 +12,7 @@ import pytest
 from openai.types import completion_create_params as completion_params
 from openai.types.chat import completion_create_params as chat_params
 
+from radixserve.api import body as bodies
 from radixserve.api.app import create_app
 from radixserve.api.body import _unique as unique
 from radixserve.api.openai import jobs as openai_jobs
@@ -156,6 +157,42 @@ def test_a_large_body_is_read_off_the_loop(gateway, monkeypatch):
         assert ask(gateway, kind, body).status_code == 200
     assert [name.startswith("large-body") for name in threads] == [True, False, True, False]
     assert threading.main_thread().name not in threads
+
+
+def test_few_large_bodies_are_in_memory_at_once(gateway, monkeypatch):
+    """Those above the number wait unread, and are refused after a while; small ones pass them."""
+    monkeypatch.setattr(bodies, "LARGE_SECONDS", 0.3)
+    large = json.dumps(hello()).encode() + b" " * 400_000
+    go_on = asyncio.Event()
+    taken = 0
+
+    async def halting():
+        nonlocal taken
+        for at in range(0, len(large), 100_000):
+            if at == 300_000:
+                taken += 1
+                await go_on.wait()
+            yield large[at : at + 100_000]
+
+    async def go():
+        headers = {"content-type": "application/json"}
+        async with client(gateway) as http_client:
+            calls = [
+                asyncio.create_task(http_client.post(CHAT, content=halting(), headers=headers))
+                for _ in range(bodies.MAX_LARGE)
+            ]
+            while taken < bodies.MAX_LARGE:
+                await asyncio.sleep(0.001)
+            late = await http_client.post(CHAT, content=large, headers=headers)
+            small = await http_client.post(CHAT, json=hello())
+            go_on.set()
+            others = await asyncio.gather(*calls)
+            again = await http_client.post(CHAT, content=large, headers=headers)
+            return late, {each.status_code for each in (small, *others, again)}
+
+    late, statuses = asyncio.run(go())
+    assert error_of(late, 429)["code"] == "too_many_large_bodies"
+    assert statuses == {200}
 
 
 def test_what_is_large_is_told_by_text_and_number_of_values():
