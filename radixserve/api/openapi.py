@@ -48,7 +48,7 @@ _BODIES: dict[type[msgspec.Struct], dict[str, tuple[Any, ...]]] = {
     Body: REFUSED_FIELDS,
     Sampling: REFUSED_SAMPLING,
     AbortBody: {},
-    schema.Message: {"audio": (), "function_call": ()},
+    schema.Message: schema.REFUSED_MESSAGE,
 }
 _HARMLESS = (schema.ChatRequest, schema.CompletionRequest)
 

@@ -11,7 +11,13 @@ from radixserve.api.openai.common import Event, Head, Job, ending
 from radixserve.api.openai.constraint import output_limit, wish_of
 from radixserve.api.openai.logprobs import ChatLogprobs
 from radixserve.api.openai.sampling import sampling_params, stream_options
-from radixserve.api.openai.schema import ROLES, ChatRequest, Message, ToolCall
+from radixserve.api.openai.schema import (
+    REFUSED_MESSAGE,
+    ROLES,
+    ChatRequest,
+    Message,
+    ToolCall,
+)
 from radixserve.api.openai.tools import Toolbox, toolbox_of
 from radixserve.api.openai.tools_wish import is_marked, tool_wish
 from radixserve.api.openai.turn import TextTurn, ToolTurn, Turn
@@ -190,7 +196,7 @@ def _prompt(given: ChatRequest, gateway: Door, box: Toolbox) -> bytes:
 
 def _message(raw: object, at: str) -> dict[str, Any]:
     """The fields that were given, checked; null content is the text room's to read."""
-    message = read(Message, raw, at=at, refused={"audio": (), "function_call": ()})
+    message = read(Message, raw, at=at, refused=REFUSED_MESSAGE)
     if message.role not in ROLES:
         raise InvalidRequest(
             f"{at}.role must be one of {', '.join(ROLES)}, not {message.role!a}",
@@ -200,7 +206,19 @@ def _message(raw: object, at: str) -> dict[str, Any]:
         raise InvalidRequest(f"{at}.content is missing", param=f"{at}.content")
     if message.content == []:
         raise InvalidRequest(f"{at}.content has no parts", param=f"{at}.content")
-    for i, call in enumerate(message.tool_calls or ()):
-        read(ToolCall, call, at=f"{at}.tool_calls[{i}]")
+    calls = [
+        _call(call, f"{at}.tool_calls[{i}]") for i, call in enumerate(message.tool_calls or ())
+    ]
     given = {name: getattr(message, name) for name in message.__struct_fields__}
-    return {name: value for name, value in given.items() if value is not None}
+    if calls:
+        given["tool_calls"] = calls
+    return {name: value for name, value in given.items() if value is not None and name != "parsed"}
+
+
+def _call(raw: object, at: str) -> dict[str, Any]:
+    """A call of an earlier turn, with what templates show of it."""
+    call = read(ToolCall, raw, at=at)
+    arguments = call.function.arguments
+    function = {"name": call.function.name, "arguments": "" if arguments is None else arguments}
+    told = {"type": call.type, "function": function}
+    return {"id": call.id, **told} if call.id else told

@@ -108,7 +108,8 @@ class CompletionRequest(Sampled, kw_only=True):
 
 
 class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a message may hold; the text room reads it further. tool_calls: of ToolCall."""
+    """What a message may hold; the text room reads it further. tool_calls: each a ToolCall. parsed:
+    what a client made of the content; it is not read."""
 
     role: str
     content: str | list[Any] | None = None
@@ -117,6 +118,7 @@ class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tool_call_id: str | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
+    parsed: Any = None
 
 
 class ToolCall(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -129,10 +131,12 @@ class ToolCall(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class CalledFunction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """arguments: JSON text, as OpenAI writes it, or the object itself."""
+    """arguments: JSON text, as OpenAI writes it, or the object itself. parsed_arguments: what a
+    client made of them; it is not read."""
 
     name: str
-    arguments: str | dict[str, Any] = ""
+    arguments: str | dict[str, Any] | None = None
+    parsed_arguments: Any = None
 
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -147,6 +151,12 @@ HARMLESS: dict[str, Any] = {
     "prompt_cache_retention": Name,
 }
 
+# annotations: of web searches, which there are none of.
+REFUSED_MESSAGE: dict[str, tuple[Any, ...]] = {
+    "audio": (),
+    "function_call": (),
+    "annotations": ([],),
+}
 REFUSED: dict[str, tuple[Any, ...]] = {
     "store": (False,),
     "service_tier": ("auto", "default"),
