@@ -56,6 +56,17 @@ def test_times_of_one_output() -> None:
     assert seen["requests_total{outcome=length}"] == 1
 
 
+def test_a_gap_falls_into_every_bucket_that_holds_it() -> None:
+    metrics = Metrics()
+    trail = trail_of(metrics)
+    for now in (100.0, 100.5, 101.5, 201.5):  # gaps of 0.5, 1 and 100 s
+        trail.tokens(0, 1, now)
+    seen = scraped(metrics)
+    name = "inter_token_latency_seconds_bucket"
+    found = {le: seen[f"{name}{{le={le}}}"] for le in ("0.25", "0.5", "1.0", "2.5", "+Inf")}
+    assert found == {"0.25": 0, "0.5": 1, "1.0": 2, "2.5": 2, "+Inf": 3}
+
+
 def test_outputs_of_one_request_count_its_prompt_once() -> None:
     metrics = Metrics()
     trail = trail_of(metrics, outputs=3)
