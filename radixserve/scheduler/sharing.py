@@ -15,6 +15,10 @@ MIN_TOKENS = 64
 """Shared tokens, beyond those of the group around it, that make a group of two pay: joining the
 partial results costs a row about as much as reading a handful of tokens."""
 
+MAX_LOOKED_AT = 1 << 13
+"""Pages that are looked at. Of more every second is, or third: groups then end up to so many pages
+early, which costs little of prefixes so long."""
+
 MAX_QUERIES = 16
 """Rows that compute more tokens than this read their KV for many queries anyway."""
 
@@ -31,18 +35,21 @@ def shared_groups(
     (SharedGroup((0, 1, 2), 0, 1), SharedGroup((0, 1), 1, 2)).
     """
     usable = np.where(lengths <= MAX_QUERIES, positions // page_size, 0)
-    tables = page_indptr[:-1]
-    places = np.arange(len(page_indices), dtype=np.int32) - np.repeat(tables, np.diff(page_indptr))
-    inside = places < np.repeat(usable, np.diff(page_indptr))
-    pages, places = page_indices[inside], places[inside]
-    if not len(pages):
+    stride = 1 + int(usable.sum()) // MAX_LOOKED_AT
+    counts = usable // stride
+    reached = np.cumsum(counts)
+    total = int(reached[-1])
+    if not total:
         return ()
+    ordinals = np.arange(total, dtype=np.int32) - np.repeat(reached - counts, counts)
+    places = ordinals * stride + (stride - 1)
+    pages = page_indices[np.repeat(page_indptr[:-1], counts) + places]
     # How many rows have a page falls along each path; where it does, a group ends.
     holders = np.bincount(pages)[pages]
-    is_last = np.ones(len(pages), np.bool_)
-    np.logical_or(holders[1:] != holders[:-1], places[1:] == 0, out=is_last[:-1])
+    is_last = np.ones(total, np.bool_)
+    np.logical_or(holders[1:] != holders[:-1], ordinals[1:] == 0, out=is_last[:-1])
     ends = np.flatnonzero(is_last & (holders > 1))
-    rows = np.searchsorted(np.cumsum(usable), ends, side="right")
+    rows = np.searchsorted(reached, ends, side="right")
     order = np.lexsort((rows, pages[ends], places[ends]))
     ends, rows = ends[order], rows[order]
     return tuple(_worthy(rows.tolist(), holders[ends].tolist(), places[ends].tolist(), page_size))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radixserve.plan import SharedGroup
-from radixserve.scheduler.sharing import MAX_QUERIES, MIN_TOKENS, shared_groups
+from radixserve.scheduler.sharing import MAX_LOOKED_AT, MAX_QUERIES, MIN_TOKENS, shared_groups
 
 
 def groups_of(
@@ -41,6 +41,20 @@ def test_rows_with_many_queries_stay_alone() -> None:
 def test_equal_rows_are_one_group() -> None:
     table = list(range(10))
     assert groups_of([table] * 5, [160] * 5, 16) == (SharedGroup((0, 1, 2, 3, 4), 0, 10),)
+
+
+def test_of_very_long_tables_groups_end_a_few_pages_early() -> None:
+    """Two families of 32 rows on 300 pages that all share, nested 40 pages further."""
+    tables = [
+        [*range(300), *range(1000 + 100 * (row % 2), 1040 + 100 * (row % 2)), 5000 + row]
+        for row in range(64)
+    ]
+    outer, *inner = groups_of(tables, [340 * 16 + 3] * 64, 16)
+    stride = 1 + 64 * 340 // MAX_LOOKED_AT
+    assert (outer.rows, outer.begin) == (tuple(range(64)), 0)
+    assert 300 - stride < outer.end <= 300
+    assert [group.rows for group in inner] == [tuple(range(0, 64, 2)), tuple(range(1, 64, 2))]
+    assert all(group.begin == outer.end and 340 - stride < group.end <= 340 for group in inner)
 
 
 @st.composite
