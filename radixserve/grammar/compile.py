@@ -246,21 +246,23 @@ class _Child:
         return ready is not None
 
     def ask(self, constraint: Constraint) -> worker.Answer | RequestError:
-        """The child's answer, or why there is none."""
-        if not self.start():
-            return InternalError("the process that compiles grammars does not start")
-        began = time.monotonic()
-        body = self._exchange(msgspec.msgpack.encode(constraint), self._limits.seconds)
-        if body is not None:
-            answer = msgspec.msgpack.decode(body, type=worker.Answer)
-            if answer.is_last:
-                self.bury()
-            return answer
-        why = "needs too much memory"
-        if time.monotonic() - began >= self._limits.seconds:
-            why = f"takes longer than {self._limits.seconds:g} s"
-        logger.warning("a grammar was given up: compiling it %s", why)
-        return InvalidRequest(f"compiling it {why}", param=constraint.kind, code=CODE)
+        """The child's answer, or why there is none.
+
+        A child may have ended for reasons of its own, so a death is asked about a second time.
+        """
+        for _ in range(2):
+            if not self.start():
+                return InternalError("the process that compiles grammars does not start")
+            began = time.monotonic()
+            body = self._exchange(msgspec.msgpack.encode(constraint), self._limits.seconds)
+            if body is not None:
+                answer = msgspec.msgpack.decode(body, type=worker.Answer)
+                if answer.is_last:
+                    self.bury()
+                return answer
+            if time.monotonic() - began >= self._limits.seconds:
+                return _given_up(constraint, f"takes longer than {self._limits.seconds:g} s")
+        return _given_up(constraint, "ends the process that does it")
 
     def kill(self) -> None:
         """End the child, from any thread; there will be no other."""
@@ -314,3 +316,8 @@ class _Child:
                 if size > self._limits.answer_bytes:
                     return None
         return bytes(data[worker.HEAD :])
+
+
+def _given_up(constraint: Constraint, why: str) -> InvalidRequest:
+    logger.warning("a grammar was given up: compiling it %s", why)
+    return InvalidRequest(f"compiling it {why}", param=constraint.kind, code=CODE)

@@ -307,3 +307,15 @@ def test_a_child_that_has_grown_is_replaced():
         assert children == {None}
     finally:
         compiler.close()
+
+
+def test_a_child_that_was_killed_is_replaced_unseen():
+    compiler = Compiler(make_vocabulary())
+    try:
+        compiler.submit("x", schema({"const": 1}), ())
+        wait(compiler, "x")
+        compiler._child._process.kill()
+        compiler.submit("x", schema({"const": 2}), ())
+        assert isinstance(wait(compiler, "x")["x"], Matcher)
+    finally:
+        compiler.close()
