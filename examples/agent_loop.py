@@ -97,7 +97,7 @@ def ask(
         "tools": TOOLS,
         "tool_choice": choice,
         "parallel_tool_calls": False,
-        "max_tokens": 64,
+        "max_tokens": 200,
         "temperature": 0,
     }
     if not stream:

@@ -16,7 +16,7 @@ from radixserve.text.tool_calls import Syntax
 Message = dict[str, Any]
 Tools = Sequence[Mapping[str, Any]]
 
-RESULT, RESULT_END = "<tool_response>", "</tool_response>"
+RESULT, RESULT_END = "<result>", "</result>"
 
 
 def told(messages: Sequence[Message], tools: Tools, syntax: Syntax) -> list[Message]:

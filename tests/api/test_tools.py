@@ -265,7 +265,7 @@ SHOWN = (
     "<|im_start|>user\nweather?<|im_end|>\n"
     '<|im_start|>assistant\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "P"}}\n'
     "</tool_call><|im_end|>\n"
-    "<|im_start|>user\n<tool_response>\nok\n</tool_response><|im_end|>\n"
+    "<|im_start|>user\n<result>\nok\n</result><|im_end|>\n"
     "<|im_start|>assistant\n"
 )
 
@@ -310,9 +310,9 @@ def test_variants_of_history_render_alike(renderer):
     twice.append(twice[2])
     answered(gateway, CHAT, {"messages": twice})
     assert prompt_of(gateway).count("<tool_call>\n") == 2
-    assert "</tool_response>\n<tool_response>" in prompt_of(gateway)
+    assert "</result>\n<result>" in prompt_of(gateway)
     answered(gateway, CHAT, {"messages": [HISTORY[2], *HISTORY[:2]]})
-    assert prompt_of(gateway).startswith("<|im_start|>user\n<tool_response>")
+    assert prompt_of(gateway).startswith("<|im_start|>user\n<result>")
 
 
 def test_control_tokens_in_tools_and_results_are_text(renderer):

@@ -120,8 +120,9 @@ def _of_messages(messages: list[Any], given: TokenizeRequest, gateway: Door) -> 
             param="add_special_tokens",
         )
     renderer = gateway.renderer
+    shown, _ = renderer.shown(read_messages(messages), None)
     ids = renderer.chat.encode(
-        read_messages(messages),
+        shown,
         renderer.tokenizer,
         add_generation_prompt=given.add_generation_prompt,
         continue_final_message=given.continue_final_message,
