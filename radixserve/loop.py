@@ -274,7 +274,7 @@ def _wait_for_setup(channel: EngineChannel) -> Setup | None:
 def _build(channel: EngineChannel, heart: Heart, setup: Setup) -> tuple[Loop, Ready]:
     # torch is imported here, after the heartbeat has begun.
     from radixserve.cache.prefix import PrefixCache
-    from radixserve.executor.executor import load_executor
+    from radixserve.executor.load import load_executor
 
     config = msgspec.json.decode(setup.config, type=Config)
     loaded = load_executor(config, valid_ids=len(setup.token_bytes))

@@ -9,7 +9,7 @@ import numpy as np
 from radixserve.cache.prefix import PrefixCache
 from radixserve.config.schema import GrammarConfig, ScheduleConfig
 from radixserve.grammar.gate import Gate
-from radixserve.loop import Loop
+from radixserve.loop import Loop, StepExecutor
 from radixserve.scheduler.scheduler import Scheduler
 from radixserve.wire import codec
 from radixserve.wire.messages import (
@@ -61,6 +61,7 @@ class EngineDriver:
         overlap: bool = False,
         enabled: bool = True,
         gate: Gate | None = None,
+        executor: StepExecutor | None = None,
         **schedule,
     ) -> None:
         defaults = {"max_running": 8, "token_budget": 64, "chunk": 16} | schedule
@@ -75,7 +76,7 @@ class EngineDriver:
             stop_ids=stop_ids,
             token_bytes=self.token_bytes,
         )
-        self.executor = FakeExecutor(pages, page_size, vocab)
+        self.executor = executor or FakeExecutor(pages, page_size, vocab)
         self.channel = ListChannel()
         setup = Setup(config=b"", token_bytes=self.token_bytes, stop_ids=list(stop_ids))
         self.gate = gate or Gate(GrammarConfig(), setup, vocab, threads=1)

@@ -1,0 +1,172 @@
+"""From a resolved config to an executor with its model and KV pool.
+
+Owns: what is loaded in which order, and how much memory the pool gets. Must not know: the
+scheduler, sockets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from radixserve.attention import select
+from radixserve.config.schema import Config
+from radixserve.errors import ConfigError
+from radixserve.executor import memory
+from radixserve.executor.device import CudaDevice, Device
+from radixserve.executor.device_executor import DeviceExecutor
+from radixserve.executor.executor import Executor
+from radixserve.executor.kv_pool import KvPool, bytes_per_token
+from radixserve.kernels.cpu import library
+from radixserve.kernels.cpu.library import Library
+from radixserve.log import logger
+from radixserve.models.decoder import attention_shape
+from radixserve.models.registry import Model, load_model
+from radixserve.models.spec import ModelSpec, read_spec
+from radixserve.plan import PageId
+from radixserve.sampling.batch import SamplingBatch
+from radixserve.weights import source
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedExecutor:
+    """pages: that plans may name."""
+
+    executor: Executor | DeviceExecutor
+    pages: int
+    context_len: int
+    columns: int  # of the logits
+    dtype: str
+
+
+def load_executor(config: Config, valid_ids: int) -> LoadedExecutor:
+    """Load the model that a resolved config names. valid_ids: ids with a token.
+
+    Raises ModelLoadError or ConfigError.
+    """
+    torch.set_num_threads(config.model.threads)
+    device = _device(config)
+    dtype: torch.dtype = getattr(torch, config.model.dtype)
+    origin = source.resolve(config.model.model)
+    spec = read_spec(origin)
+    native = _native(config)
+    place = torch.device("cpu") if device is None else device.place
+    try:
+        model = load_model(origin, spec, dtype, place, native)
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(
+            f"the weights of {config.model.model} in {config.model.dtype} do not fit on the GPU"
+        ) from error
+    logger.info("%s, %s on %s", spec.architecture, config.model.dtype, place)
+    if device is None:
+        executor, pages = _on_host(config, model, spec, valid_ids, native)
+    else:
+        executor, pages = on_device(config, model, spec, valid_ids, device)
+    return LoadedExecutor(executor, pages, spec.context_len, spec.vocab_size, config.model.dtype)
+
+
+def _device(config: Config) -> Device | None:
+    if config.model.device == "cpu":
+        return None
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            "--device cuda: torch sees no GPU (no driver, or CUDA_VISIBLE_DEVICES hides it); "
+            "--device cpu runs without one"
+        )
+    return CudaDevice()
+
+
+def _native(config: Config) -> Library | None:
+    if config.model.attention != "native":
+        logger.info("kernels: torch (attention backend %s)", config.model.attention)
+        return None
+    native = library.load()
+    if native is not None:
+        native.set_threads(config.model.threads)
+    return native
+
+
+def _on_host(
+    config: Config, model: Model, spec: ModelSpec, valid_ids: int, native: Library | None
+) -> tuple[Executor | DeviceExecutor, int]:
+    shape, slots = attention_shape(spec), config.schedule.max_running
+    place = torch.device("cpu")
+    pages = memory.fit_pages(
+        config.cache,
+        bytes_per_token(shape, model.dtype),
+        spec.context_len * slots,
+        memory.free_memory(),
+    )
+    pool = _pool(config, model, spec, pages, place)
+    backend = select.choose(config.model.attention, place)
+    attention = backend(shape, config.cache.page_size, pool.k, pool.v)
+    sampling = SamplingBatch(slots, spec.vocab_size, place, valid_ids, native)
+    return Executor(model, pool, attention, sampling, slots, place), pages
+
+
+def on_device(
+    config: Config, model: Model, spec: ModelSpec, valid_ids: int, device: Device
+) -> tuple[Executor | DeviceExecutor, int]:
+    """The executor, with a pool of what the model and a full step leave free, and its pages.
+
+    One page more than plans may name is the scratch page of padding rows.
+    """
+    plan = memory.profile_plan(config.schedule, config.cache.page_size, spec.context_len)
+
+    def full_step() -> None:
+        executor = _device_executor(
+            config, model, spec, valid_ids, device, pages=len(plan.page_indices), profiles=True
+        )
+        step = executor.launch(plan)
+        step.sample()
+        step.result()
+
+    peak = device.peak_memory(full_step)
+    left = memory.left_for_pool(device.free_memory(), peak, config.model.cuda_graphs)
+    logger.info("memory: a full step takes %d MiB, %d MiB are left", peak >> 20, left >> 20)
+    token_bytes = bytes_per_token(attention_shape(spec), model.dtype)
+    most = spec.context_len * config.schedule.max_running
+    pages = memory.fit_pages(config.cache, token_bytes, most, left)
+    try:
+        return _device_executor(config, model, spec, valid_ids, device, pages=pages), pages
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(
+            f"the GPU has no memory for a KV pool of {pages * config.cache.page_size} tokens: "
+            "lower --memory-share or --kv-tokens"
+        ) from error
+
+
+def _device_executor(
+    config: Config,
+    model: Model,
+    spec: ModelSpec,
+    valid_ids: int,
+    device: Device,
+    *,
+    pages: int,
+    profiles: bool = False,
+) -> DeviceExecutor:
+    pool = _pool(config, model, spec, pages + 1, device.place)
+    backend = select.choose(config.model.attention, device.place)
+    return DeviceExecutor(
+        model,
+        pool,
+        backend(attention_shape(spec), config.cache.page_size, pool.k, pool.v),
+        SamplingBatch(config.schedule.max_running, spec.vocab_size, device.place, valid_ids),
+        device,
+        scratch=PageId(pages),
+        uses_graphs=config.model.cuda_graphs and not profiles,
+    )
+
+
+def _pool(config: Config, model: Model, spec: ModelSpec, pages: int, place: torch.device) -> KvPool:
+    size = config.cache.page_size
+    pool = KvPool(attention_shape(spec), pages, size, model.dtype, place)
+    logger.info(
+        "KV pool: %d tokens in pages of %d, up to %d MiB (--kv-tokens sets it)",
+        pages * size,
+        size,
+        pool.num_bytes >> 20,
+    )
+    return pool
