@@ -27,6 +27,7 @@ from radixserve.errors import (
 )
 from radixserve.inflight import InFlight, check_prompt, expand
 from radixserve.log import logger
+from radixserve.metrics.guarded import Guarded
 from radixserve.metrics.trail import Cause, Recorder
 from radixserve.text.renderer import Renderer
 from radixserve.wire import codec
@@ -67,7 +68,8 @@ class Watched(Protocol):
 class Gateway:
     """Lives on one event loop; looks after the child every quarter of a second.
 
-    recorders: are told how requests went. gauges of the last heartbeat: last_gauges.
+    recorders: are told how requests went; what they raise is logged. gauges of the last heartbeat:
+    last_gauges.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class Gateway:
         self.ended = asyncio.Event()  # the engine has died
         self.aborts = 0
         self.last_gauges = Gauges()
-        self._recorders = recorders
+        self._recorders = [Guarded(recorder) for recorder in recorders]
         # By the rid on the wire, which is new for every submission: what still arrives about a
         # request that its client has left must not reach the next one of the same name.
         self._flights: dict[str, InFlight] = {}

@@ -14,12 +14,14 @@ FOLDERS = ("radixserve", "lang", "kernels", "tests", "benchmarks", "examples")
 LINKS = ("lang", "kernels")
 MAX_LINES = 400
 
-# A broad handler may end an error only at the three borders: the step, the API handler, and the
-# threads of a program (branches, batches, calls), which hand it to whoever reads the value.
+# A broad handler may end an error only at the borders: the step, the API handler, the threads of a
+# program (branches, batches, calls), which hand it to whoever reads the value, and what metrics and
+# traces do with a request, which must not fail it.
 MAY_CATCH_ALL = {
     "radixserve/loop.py",
     "radixserve/api/faults.py",
     "radixserve/api/sse.py",
+    "radixserve/metrics/guarded.py",
     "lang/branch.py",
     "lang/batch.py",
     "lang/backends/threaded.py",
