@@ -26,6 +26,8 @@ class Taken:
 
     ids: output tokens, in order; the sampled one comes first unless it was not taken.
     forced: how many of them, the last ones, were not sampled. close: the output has ended.
+    stopped: it ended by the sampled token, one of the request's stop ids; a stop id that stands in
+    forced text is text.
     again: nothing was taken; sample this position again, under another mask.
     error: the request cannot go on.
     """
@@ -33,6 +35,7 @@ class Taken:
     ids: tuple[int, ...]
     forced: int = 0
     close: Close | None = None
+    stopped: bool = False
     again: bool = False
     error: RequestError | None = None
 

@@ -33,6 +33,9 @@ from radixserve.grammar.vocabulary import Vocabulary
 from radixserve.log import logger
 from radixserve.wire.params import Constraint
 
+REFUSED_SECONDS = 60.0
+WORTH_GIVING_UP = 2.0  # seconds of work after which a new child costs less than what is left
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -73,9 +76,9 @@ _Outcome = _Kept | RequestError
 class Compiler:
     """Turns constraints, as `check` returns them, into matchers.
 
-    Equal constraints compile once, also when they arrive together. Failures are not kept. The
-    child starts with the first constraint, or with warm(). All verbs are for one thread, the
-    loop's; none of them waits. tokenizer: see wire.messages.Setup.
+    Equal constraints compile once, also when they arrive together. A failure is kept for
+    REFUSED_SECONDS. The child starts with the first constraint, or with warm(). All verbs are for
+    one thread, the loop's; none of them waits. tokenizer: see wire.messages.Setup.
 
     compiled, hits, seconds: grammars compiled, requests that found theirs, time spent compiling.
     """
@@ -97,6 +100,7 @@ class Compiler:
         self._jobs: queue.SimpleQueue[Constraint | Literal["warm"] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[Constraint, _Outcome | None]] = queue.SimpleQueue()
         self._dropped: set[Constraint] = set()
+        self._refused: dict[Constraint, tuple[float, RequestError]] = {}
         self._child = _Child(vocabulary, self._limits)
         self._thread = threading.Thread(target=self._work, name="grammar", daemon=True)
         self._thread.start()
@@ -117,6 +121,8 @@ class Compiler:
             self.hits += 1
             self._kept.move_to_end(constraint)
             self._ready.append((rid, self._matcher(self._kept[constraint], who)))
+        elif (refusal := self._refusal(constraint)) is not None:
+            self._ready.append((rid, refusal))
         elif constraint in self._waiting:
             self.hits += 1
             self._dropped.discard(constraint)
@@ -128,13 +134,22 @@ class Compiler:
             self._dropped.discard(constraint)
             self._jobs.put(constraint)
 
+    def _refusal(self, constraint: Constraint) -> RequestError | None:
+        """Of a constraint that has failed just now."""
+        now = time.monotonic()
+        self._refused = {c: kept for c, kept in self._refused.items() if kept[0] > now}
+        found = self._refused.get(constraint)
+        return None if found is None else found[1]
+
     def cancel(self, rid: str) -> None:
-        """Forget request `rid`. A compilation that has begun runs on, within its time limit."""
+        """Forget request `rid`. A compilation that nobody waits for any more is given up, or ends
+        soon."""
         self._ready = [entry for entry in self._ready if entry[0] != rid]
         for constraint, waiting in self._waiting.items():
             waiting[:] = [who for who in waiting if who.rid != rid]
             if not waiting:
                 self._dropped.add(constraint)
+                self._child.give_up(constraint)
 
     def poll(self) -> list[tuple[str, Matcher | RequestError]]:
         """Each request whose matcher, or refusal, has come since the last call."""
@@ -147,6 +162,7 @@ class Compiler:
             elif outcome is None:
                 self._dropped.discard(constraint)
             elif isinstance(outcome, RequestError):
+                self._refused[constraint] = (time.monotonic() + REFUSED_SECONDS, outcome)
                 self._ready.extend((who.rid, outcome) for who in waiting)
             else:
                 self.compiled += 1
@@ -198,9 +214,9 @@ class Compiler:
             self.seconds += time.monotonic() - began
             self._done.put((constraint, outcome))
 
-    def _outcome(self, constraint: Constraint) -> _Outcome:
+    def _outcome(self, constraint: Constraint) -> _Outcome | None:
         answer = self._child.ask(constraint)
-        if isinstance(answer, RequestError):
+        if answer is None or isinstance(answer, RequestError):
             return answer
         if isinstance(answer, worker.Failed):
             return request_error(answer.code, answer.message, answer.param)
@@ -226,6 +242,8 @@ class _Child:
             )
         )
         self._process: subprocess.Popen[bytes] | None = None
+        self._job: tuple[Constraint, float] | None = None  # under way, since when
+        self._is_given_up = False
         self._lock = threading.Lock()
         self._is_closed = False
 
@@ -245,8 +263,18 @@ class _Child:
         ready = self._exchange(self._setup, self._limits.start_seconds)
         return ready is not None
 
-    def ask(self, constraint: Constraint) -> worker.Answer | RequestError:
-        """The child's answer, or why there is none.
+    def give_up(self, constraint: Constraint) -> None:
+        """End the child if it is at work on this one for a while; from any thread."""
+        with self._lock:
+            job, process = self._job, self._process
+            if job is None or process is None or job[0] != constraint:
+                return
+            if time.monotonic() - job[1] > WORTH_GIVING_UP:
+                self._is_given_up = True
+                process.kill()
+
+    def ask(self, constraint: Constraint) -> worker.Answer | RequestError | None:
+        """The child's answer, or why there is none; None when it was given up.
 
         A child may have ended for reasons of its own, so a death is asked about a second time.
         """
@@ -254,7 +282,13 @@ class _Child:
             if not self.start():
                 return InternalError("the process that compiles grammars does not start")
             began = time.monotonic()
+            with self._lock:
+                self._job, self._is_given_up = (constraint, began), False
             body = self._exchange(msgspec.msgpack.encode(constraint), self._limits.seconds)
+            with self._lock:
+                self._job = None
+            if body is None and self._is_given_up:
+                return None
             if body is not None:
                 answer = msgspec.msgpack.decode(body, type=worker.Answer)
                 if answer.is_last:

@@ -93,7 +93,7 @@ class Members:
             row = {
                 count: self._step(self._members[i], count, row) for count in range(self._cap + 1)
             }
-            if i % 8 == 0 or self._cap > 1:
+            if i % 2 == 0 or self._cap > 1:
                 row = self._put(row, f"{name}_{i}", table)
         return row[0]
 

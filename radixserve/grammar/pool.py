@@ -20,16 +20,18 @@ from radixserve.grammar.vocabulary import Vocabulary, Words
 from radixserve.guide import Close, Taken
 
 STEPS_ALONE = 32
+MAX_ENDING_BYTES = 2**16  # of a shortest ending; one that is longer must fit byte by byte
 
 
 class Matcher:
     """One output under one grammar; a guide.Guide.
 
-    stop_ids: the ids that may end this request. They are masked until the grammar may end; the
-    vocabulary's other stop ids always are. track, tokens: follow the output to its shortest ending
-    and to what is forced; without them (grammars that only xgrammar can follow) nothing is forced,
-    and an output that runs out of room is left unfinished. mask_seconds: the most that one mask row
-    may take. forces: without it tokens are sampled also where there is no choice.
+    stop_ids: the ids that may end this request. They are masked until the grammar may end, unless
+    nothing else can continue the text; the vocabulary's other stop ids always are. track, tokens:
+    follow the output to its shortest ending and to what is forced; without them (grammars that only
+    xgrammar can follow) nothing is forced, and an output that runs out of room is left unfinished.
+    mask_seconds: the most that one mask row may take. forces: without it tokens are sampled also
+    where there is no choice.
     """
 
     def __init__(
@@ -73,14 +75,22 @@ class Matcher:
         that each has its log-probability. Raises InvalidRequest when no output fits the room.
         """
         self._one_by_one = one_by_one
-        shortest = self._ending(self._at)
-        if shortest is not None and len(shortest) > room:
+        if not self._fits(self._at, room):
             raise InvalidRequest(
-                f"the shortest output that the constraint allows takes {len(shortest)} tokens, "
+                f"the shortest output that the constraint allows takes {self._least()} tokens, "
                 f"there is room for {room}",
                 param="max_new_tokens",
             )
         return self._onward([], room)
+
+    def _least(self) -> str:
+        """The tokens of the shortest output; of a very long one, a bound."""
+        assert self._at is not None
+        assert self._at.needs is not None
+        assert self._tokens is not None
+        if self._at.needs > MAX_ENDING_BYTES:
+            return f"at least {self._at.needs // self._tokens.longest_token}"
+        return str(len(self._tokens.ending(self._at) or ()))
 
     def take(self, token: int, room: int) -> Taken:
         """Move on by a token that the last mask row allowed; room: tokens that may follow it.
@@ -92,12 +102,12 @@ class Matcher:
             return Taken((), error=self._failure)
         if self._pending:
             return self._take_pending(token, room)
-        if token in self._stops:
+        if token in self._stops and (self.finished or token in self._vocabulary.stop_ids):
             if not self.finished:
                 raise ValueError(f"stop id {token} before the grammar may end")
             self._ended = True
             self._is_filled = False
-            return Taken((token,), close=Close.WHOLE)
+            return Taken((token,), close=Close.WHOLE, stopped=True)
         before, after = self._at, self._walked(self._at, (token,))
         if before is not None and not self._fits(after, room):
             return self._close(before)
@@ -169,9 +179,12 @@ class Matcher:
     def settle(self, row: Words) -> None:
         """Take a row as the grammar engine filled it; out goes what is never legal, in go the
         stops."""
-        np.bitwise_and(row, self._ordinary, out=self._row)
+        raw = row.copy() if row is self._row else row
+        np.bitwise_and(raw, self._ordinary, out=self._row)
         if self.finished:
             self._row |= self._stop_row
+        elif not self._row.any():  # only the request's own stop ids can continue the text
+            np.bitwise_and(raw, self._vocabulary.ordinary(), out=self._row)
         if not self._row.any():
             self._failure = InternalError("no token of this vocabulary can continue the grammar")
             self._row |= self._ordinary  # whatever is drawn, take() tells of the failure
@@ -197,6 +210,9 @@ class Matcher:
             return True
         if state.needs <= room and self._vocabulary.spells_bytes:
             return True
+        assert self._tokens is not None
+        if state.needs > min(MAX_ENDING_BYTES, room * self._tokens.longest_token):
+            return False
         ending = self._ending(state)
         return ending is None or len(ending) <= room
 

@@ -34,7 +34,7 @@ class Tokens:
             if token < len(token_bytes) and token_bytes[token]:
                 self._ids.setdefault(token_bytes[token], token)
         self._sorted = sorted(self._ids)
-        self._longest = max(map(len, self._sorted), default=0)
+        self.longest_token = max(map(len, self._sorted), default=0)
         self._ordinary = frozenset(ordinary)
         self._encoder = tokenizers.Tokenizer.from_str(tokenizer) if tokenizer else None
         self._forced: weakref.WeakKeyDictionary[State, tuple[list[int], bytes]]
@@ -116,7 +116,7 @@ class Tokens:
         at = len(text)
         for i in range(len(ids) - 1, -1, -1):
             at -= len(self._bytes[ids[i]])
-            if len(text) - at >= self._longest:
+            if len(text) - at >= self.longest_token:
                 break
             if self._goes_beyond(text[at:], after):
                 certain = i
@@ -151,7 +151,7 @@ class Tokens:
     def _fitting(self, text: bytes, at: int) -> list[int]:
         """The sizes of the tokens that `text` has at a place, longest first."""
         found = []
-        size = min(self._longest, len(text) - at)
+        size = min(self.longest_token, len(text) - at)
         while size:
             window = text[at : at + size]
             i = bisect_right(self._sorted, window) - 1

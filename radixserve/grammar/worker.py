@@ -112,7 +112,9 @@ def _answer(compiler: xgrammar.GrammarCompiler, constraint: Constraint) -> Answe
         return Compiled(compiled.serialize_json(), pickle.dumps(found))
     except RequestError as error:
         return Failed(error.code, error.message, error.param)
-    except (RuntimeError, ValueError, MemoryError) as error:
+    except MemoryError:
+        return Failed("unsupported_schema", "compiling it needs too much memory", constraint.kind)
+    except (RuntimeError, ValueError) as error:
         return Failed("unsupported_schema", f"cannot be compiled: {error}", constraint.kind)
 
 

@@ -61,10 +61,10 @@ class FinishCheck:
         """Ids that may not be sampled before min_new_tokens are out."""
         return tuple(sorted(self._stop_ids))
 
-    def push(self, token: int) -> Ending | None:
-        """Take the next output token."""
+    def push(self, token: int, *, is_text: bool = False) -> Ending | None:
+        """Take the next output token. is_text: it ends nothing by its id."""
         self._count += 1
-        if token in self._stop_ids and self._count > self._min:
+        if not is_text and token in self._stop_ids and self._count > self._min:
             return Ending(FinishReason.STOP, matched=token)
         if not self._stops and self._patterns is None:
             return None

@@ -60,7 +60,7 @@ def _guided(request: Request, guide: Guide, taken: Taken) -> Progress:
     ending: Ending | None = None
     for token in taken.ids:
         ids.append(token)
-        ending = _stop(request, guide, token)
+        ending = _stop(request, guide, token, is_text=not taken.stopped)
         if ending is not None:
             break
     if ending is None and taken.close is Close.WHOLE:
@@ -70,8 +70,8 @@ def _guided(request: Request, guide: Guide, taken: Taken) -> Progress:
     return Progress(ids, max(0, len(ids) - chosen), ending, taken.again)
 
 
-def _stop(request: Request, guide: Guide, token: int) -> Ending | None:
-    ending = request.check.push(token)
+def _stop(request: Request, guide: Guide, token: int, *, is_text: bool) -> Ending | None:
+    ending = request.check.push(token, is_text=is_text)
     if ending is None or ending.kept_bytes is None or guide.whole_at(ending.kept_bytes):
         return ending
     return None

@@ -227,3 +227,19 @@ def test_prompt_scores_come_before_an_empty_output(gate):
     assert sorted(run.scores(rid)) == [1, 2, 3]
     assert run.output(rid) == []
     assert run.finished(rid).reason is FinishReason.STOP
+
+
+def test_stop_ids_in_forced_text_end_nothing(gate):
+    run = driver(gate)
+    rids = [
+        run.submit([1, 2], 30, constraint=regex(pattern), params={"stop_token_ids": (1, 4)})
+        for pattern in ("abcdef", "a(c|d)becb", "a(b|bb)")
+    ]
+    run.run()
+    for rid, pattern in zip(rids, ("abcdef", "a(c|d)becb", "a(b|bb)")):
+        end = run.finished(rid)
+        out = text(run.output(rid))
+        if end.matched is not None:
+            out = out[:-1]
+        assert re.fullmatch(pattern, out)
+        assert end.reason is FinishReason.STOP

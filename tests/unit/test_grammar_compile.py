@@ -100,7 +100,7 @@ def test_g16_after_the_end_only_stops(compiler):
     assert not found.finished
     assert found.take(256 + WORDS.index(b"yes"), ROOM) == Taken((260,), close=Close.WHOLE)
     assert legal(found) == [END, OTHER_END]
-    assert found.take(OTHER_END, ROOM) == Taken((OTHER_END,), close=Close.WHOLE)
+    assert found.take(OTHER_END, ROOM) == Taken((OTHER_END,), close=Close.WHOLE, stopped=True)
     with pytest.raises(ValueError, match="not allowed"):
         found.take(ord("y"), ROOM)
     empty = make_matcher(compiler, check(Constraint(kind="regex", value="")))
@@ -244,7 +244,10 @@ def test_g19_a_compilation_past_its_time_is_killed_and_tried_anew():
             assert isinstance(error, InvalidRequest)
             assert "longer than" in error.message
             assert error.param == "json_schema"
-        compiler.submit("slow", schema(OBJECT), ())  # failures are not kept: it is tried again
+        compiler.submit("slow", schema(OBJECT), ())  # the failure is kept for a minute
+        assert [rid for rid, _ in compiler.poll()] == ["slow"]
+        compiler._refused.clear()
+        compiler.submit("slow", schema(OBJECT), ())
         assert compiler.poll() == []
         assert isinstance(wait(compiler, "slow")["slow"], InvalidRequest)
     finally:
@@ -319,3 +322,39 @@ def test_a_child_that_was_killed_is_replaced_unseen():
         assert isinstance(wait(compiler, "x")["x"], Matcher)
     finally:
         compiler.close()
+
+
+def test_own_stop_ids_are_text_where_nothing_else_can_be(compiler):
+    found = matcher(
+        compiler, check(Constraint(kind="regex", value="a(b|bb)c*")), ord("b"), ord("c")
+    )
+    assert found.take(ord("a"), ROOM).close is None
+    assert legal(found) == [ord("b")]
+    assert found.take(ord("b"), ROOM) == Taken((ord("b"),))
+    assert {END, ord("b"), ord("c")} <= set(legal(found))  # whole now: they end it
+    assert found.take(ord("c"), ROOM) == Taken((ord("c"),), close=Close.WHOLE, stopped=True)
+
+
+def test_endings_too_long_to_spell_are_refused_at_once(compiler):
+    chain = "".join(f"r{i} ::= r{i + 1} r{i + 1}\n" for i in range(40))
+    huge = check(Constraint(kind="ebnf", value=f'root ::= "b" | r0\n{chain}r40 ::= "a"\n'))
+    found = make_matcher(compiler, huge)
+    assert found.begin(ROOM, one_by_one=False) == Taken(())
+    taken = found.take(ord("a"), ROOM)  # nothing fits behind it
+    assert taken == Taken((ord("b"),), 1, Close.SHORT)
+    alone = check(Constraint(kind="ebnf", value=f'root ::= r0\n{chain}r40 ::= "a"\n'))
+    with pytest.raises(InvalidRequest, match="takes at least"):
+        make_matcher(compiler, alone).begin(ROOM, one_by_one=False)
+
+
+def test_a_long_compilation_that_nobody_waits_for_is_given_up(compiler, monkeypatch):
+    monkeypatch.setattr("radixserve.grammar.compile.WORTH_GIVING_UP", 0.0)
+    hard = schema({"enum": [f"{i}{'x' * (i % 50)}{i * i}" for i in range(3000)]})
+    before = compiler._child._process
+    compiler.submit("gone", hard, ())
+    while compiler._child._job is None:
+        assert compiler.poll() == [], "it was not hard"
+    compiler.cancel("gone")
+    compiler.submit("next", schema({"const": "next"}), ())
+    assert isinstance(wait(compiler, "next")["next"], Matcher)
+    assert compiler._child._process is not before
