@@ -44,6 +44,8 @@ def typed(kind: Any) -> Typed:
 
 
 def _typed(kind: Any) -> Typed:
+    if isinstance(kind, dict):
+        raise TypeError("schema= takes a Python type; a JSON schema belongs in json_schema=")
     words = _words(kind)
     if words is not None:
         return Typed({"choice": tuple(words)}, functools.partial(_read_word, kind, words))

@@ -210,3 +210,8 @@ def test_a_refusal_of_the_backend_is_raised_where_the_value_is_used(run):
 
     with pytest.raises(sgl.BackendError, match="#/pattern"):
         run(program, sgl.Mock(refuse))
+
+
+def test_a_schema_in_the_place_of_a_type_says_where_it_belongs():
+    with pytest.raises(TypeError, match="json_schema="):
+        sgl.gen("x", schema={"type": "object"})
