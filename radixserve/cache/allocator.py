@@ -11,40 +11,54 @@ from radixserve.plan import Int32
 
 
 class PageAllocator:
-    """A stack of page ids; the page given back last is handed out first.
+    """A stack of page ids; what is given back last is handed out first, in the same order.
 
-    `free` is the number of pages on the stack, `total` the size of the pool.
+    `free` is the number of pages on the stack, `total` the size of the pool. is_checked: a page
+    that is given back twice is noticed at once (twice the time; for tests and debugging).
     """
 
     __slots__ = ("_is_free", "_stack", "free", "total")
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, *, is_checked: bool = False) -> None:
         if total < 1:
             raise ValueError(f"the KV pool needs at least one page, not {total}")
         self.total = total
         self.free = total
-        self._stack: Int32 = np.arange(total - 1, -1, -1, dtype=np.int32)
-        self._is_free = np.ones(total, dtype=np.bool_)
+        # It grows to the left: its top is at total - free.
+        self._stack: Int32 = np.arange(total, dtype=np.int32)
+        self._is_free = np.ones(total, dtype=np.bool_) if is_checked else None
 
     def take(self, n: int) -> Int32:
         """n pages, [n] int32. Raises RuntimeError when fewer are free."""
-        if n > self.free:
-            raise RuntimeError(f"{n} pages taken, {self.free} of {self.total} are free")
-        rest = self.free - n
-        pages = self._stack[rest : self.free][::-1].copy()
-        self._is_free[pages] = False
-        self.free = rest
+        pages = np.empty(n, dtype=np.int32)
+        self.fill(pages)
         return pages
 
+    def fill(self, table: Int32) -> None:
+        """Write pages to all of `table`, [n] int32. Raises RuntimeError when fewer are free."""
+        n = len(table)
+        if n > self.free:
+            raise RuntimeError(f"{n} pages taken, {self.free} of {self.total} are free")
+        top = self.total - self.free
+        table[:] = self._stack[top : top + n]
+        self.free -= n
+        if self._is_free is not None:
+            self._is_free[table] = False
+
     def give(self, pages: Int32) -> None:
-        """Take pages back, each of them once. Raises RuntimeError when one is free already."""
-        if np.count_nonzero(self._is_free[pages]):
-            raise RuntimeError(f"pages freed twice: {pages[self._is_free[pages]].tolist()}")
-        self._is_free[pages] = True
-        top = self.free + len(pages)
-        self._stack[self.free : top] = pages[::-1]
-        self.free = top
+        """Take pages back, each of them once. Raises RuntimeError for more than are out, and, where
+        it is checked, for one that is free already."""
+        n = len(pages)
+        top = self.total - self.free
+        if n > top:
+            raise RuntimeError(f"{n} pages given back, {top} are out")
+        if self._is_free is not None:
+            if self._is_free[pages].any():
+                raise RuntimeError(f"pages freed twice: {pages[self._is_free[pages]].tolist()}")
+            self._is_free[pages] = True
+        self._stack[top - n : top] = pages
+        self.free += n
 
     def free_pages(self) -> Int32:
         """The free pages, [free] int32, in no promised order."""
-        return self._stack[: self.free].copy()
+        return self._stack[self.total - self.free :].copy()

@@ -28,7 +28,7 @@ def audit(tree: RadixTree, leases: Iterable[Lease], sources: CopySources) -> Non
         _audit_stamps(node, tree.stamps)
     for root in tree.roots.values():
         _audit_marks(root, hash(root.namespace), tree.stride)
-    _audit_leaves(tree, nodes)
+    _audit_unused(tree, nodes)
     for lease in leases:
         _audit_lease(lease)
 
@@ -128,12 +128,16 @@ def _audit_marks(top: Node, mark: int, stride: int) -> None:
         pending += [(child, marks[-1]) for child in node.children.values()]
 
 
-def _audit_leaves(tree: RadixTree, nodes: list[Node]) -> None:
-    listed = Counter(node.serial for node in tree.leaves.nodes())
-    unlocked = [n for n in nodes if n.parent is not None and not n.lock and not n.children]
-    assert listed == Counter(node.serial for node in unlocked), "the eviction queue missed a leaf"
+def _audit_unused(tree: RadixTree, nodes: list[Node]) -> None:
+    listed = tree.unused.nodes()
+    unlocked = [node for node in nodes if node.parent is not None and not node.lock]
+    assert set(listed) == set(unlocked), "the order of eviction has other nodes than the tree"
+    place = {node: i for i, node in enumerate(listed)}
+    uses = [(node.is_warm, node.time) for node in listed]
+    assert uses == sorted(uses), "the order of eviction is not that of the last uses"
     for leaf in unlocked:
         assert leaf.parent is not None
+        assert place[leaf] < place.get(leaf.parent, len(place)), "a parent would go before a child"
         if len(leaf.key) < tree.stride:
             longer = [k for k in leaf.parent.children if k.startswith(leaf.key) and k != leaf.key]
             assert not longer, f"node {leaf.serial}: an unlocked partial leaf beside a longer page"

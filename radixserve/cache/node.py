@@ -21,7 +21,7 @@ class Node:
     children: by the bytes of their first page (all they have, for a partial leaf); `order` holds
     the same keys sorted, `partials` counts the partial leaves among them.
     lock: leases and copies that need this node; never less than any child's.
-    time: last use. queued: the time under which the eviction queue lists it, or None.
+    time: last use.
     is_warm: dropped only when nothing else is left; then all above it is warm too.
     marks: see lost.marks_of; empty until somebody asks.
     """
@@ -37,7 +37,6 @@ class Node:
         "pages",
         "parent",
         "partials",
-        "queued",
         "serial",
         "time",
     )
@@ -52,7 +51,6 @@ class Node:
         self.partials = 0
         self.lock = 0
         self.time = 0
-        self.queued: int | None = None
         self.is_warm = False
         self.marks: list[int] = []
         self.serial = next(_serials)

@@ -46,7 +46,7 @@ class PrefixCache:
         self._is_enabled = enabled
         self._is_audited = audit
         self._warm_limit = int(num_pages * warm_share)
-        self._allocator = PageAllocator(num_pages)
+        self._allocator = PageAllocator(num_pages, is_checked=audit)
         self._tree = RadixTree(self._allocator, page_size)
         self._sources = CopySources(self._tree)
         self._leases: set[Lease] = set()
@@ -117,7 +117,7 @@ class PrefixCache:
         self._tree.fill_table(node, None, table[: found.depth])
         if source is not None:
             self._tree.lock(source)
-        table[found.depth :] = self._take(total - found.depth)
+        self._take(table[found.depth :])
         if source is not None:
             lease.copy = self._copy_order(lease, source, found), source
             lease.matched += found.extra
@@ -153,7 +153,9 @@ class PrefixCache:
         if more > self.available_pages:
             return False
         if more > 0:
-            lease.pages = np.concatenate((lease.pages, self._take(more)))
+            had, lease.pages = lease.pages, np.empty(len(lease.pages) + more, dtype=np.int32)
+            lease.pages[: len(had)] = had
+            self._take(lease.pages[len(had) :])
         self._check()
         return True
 
@@ -344,9 +346,10 @@ class PrefixCache:
             lease.copy = None
             self._tree.unlock(source)
 
-    def _take(self, n: int) -> Int32:
-        self._tree.evict(n - self._allocator.free)
-        return self._allocator.take(n)
+    def _take(self, table: Int32) -> None:
+        """Write pages to all of `table`, evicting where needed."""
+        self._tree.evict(len(table) - self._allocator.free)
+        self._allocator.fill(table)
 
     def _cap(self, key: bytes, limit: int | None) -> int:
         tokens, odd = divmod(len(key), 4)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from radixserve.cache.allocator import PageAllocator
-from radixserve.cache.eviction import LeafQueue
+from radixserve.cache.eviction import UseOrder
 from radixserve.cache.lost import LostPages
 from radixserve.cache.match import Match, StepStamps, match, walk
 from radixserve.cache.node import Node
@@ -34,14 +34,13 @@ class RadixTree:
 
     pages, locked, warm: how many pages the tree holds, and how many of them are in locked and in
     warm nodes. nodes: how many there are, roots left out. evicted_tokens: tokens dropped to make
-    room, ever. lost: the pages dropped last.
+    room, ever. lost: the pages dropped last. unused: the unlocked nodes, roots left out.
     """
 
     __slots__ = (
         "_clock",
         "allocator",
         "evicted_tokens",
-        "leaves",
         "locked",
         "lost",
         "nodes",
@@ -49,6 +48,7 @@ class RadixTree:
         "roots",
         "stamps",
         "stride",
+        "unused",
         "warm",
     )
 
@@ -56,7 +56,7 @@ class RadixTree:
         self.allocator = allocator
         self.stride = 4 * page_size
         self.stamps = StepStamps(allocator.total)
-        self.leaves = LeafQueue()
+        self.unused = UseOrder()
         self.lost = LostPages(REMEMBERED, self.stride)
         self.roots: dict[str, Node] = {}
         self.nodes = 0
@@ -112,6 +112,7 @@ class RadixTree:
             assert step is not None
             if step.lock == 0:
                 self.locked += len(step.pages)
+                self.unused.discard(step)
             step.lock += 1
             step = step.parent
 
@@ -123,8 +124,9 @@ class RadixTree:
             assert step is not None
             step.lock -= 1
             step.time = self._clock
-            if step.lock == 0:
+            if step.lock == 0 and step.parent is not None:
                 self.locked -= len(step.pages)
+                self.unused.add(step)
             step = step.parent
         self._settle(node)
 
@@ -200,7 +202,7 @@ class RadixTree:
         """Free at least n pages, warm ones last, else the least recently used first. The caller
         knows that n can go."""
         while n > 0:
-            leaf = self.leaves.oldest()
+            leaf = self.unused.oldest()
             if leaf is None:
                 raise RuntimeError(f"{n} more pages to evict, but no unlocked leaf is left")
             before, keep = leaf.tokens, max(0, len(leaf.pages) - n)
@@ -216,7 +218,7 @@ class RadixTree:
     def flush(self) -> int:
         """Drop every unlocked node; returns how many tokens that were."""
         dropped = 0
-        while (leaf := self.leaves.oldest()) is not None:
+        while (leaf := self.unused.oldest()) is not None:
             dropped += leaf.tokens
             self.lost.note(leaf, 0, "flushed")
             self._remove(leaf)
@@ -248,8 +250,8 @@ class RadixTree:
             self._remove(node)
 
     def _split(self, node: Node, k: int) -> Node:
-        """Cut `node` after k pages. Returns the new upper part; `node` stays the lower end, so
-        that whoever locked it still holds the whole path."""
+        """Cut `node` after k pages. Returns the new upper part, which the caller will lock; `node`
+        stays the lower end, so that whoever locked it still holds the whole path."""
         parent, cut = node.parent, k * self.stride
         assert parent is not None
         upper = Node(node.namespace, node.key[:cut], node.pages[:k], parent)
@@ -267,8 +269,6 @@ class RadixTree:
             self.roots.pop(node.namespace, None)
         elif len(node.key) < self.stride and self._has_longer(node.parent, node.key):
             self._remove(node)
-        else:
-            self.leaves.push(node)
 
     def _has_longer(self, node: Node, part: bytes) -> bool:
         longer = None if node.order is None else node.order.after(part)
@@ -290,13 +290,13 @@ class RadixTree:
         self.pages -= len(freed)
         self.warm -= len(freed) if leaf.is_warm else 0
         self.allocator.give(freed)
-        self.leaves.push(leaf)
 
     def _remove(self, leaf: Node) -> None:
         """Take an unlocked leaf out and free its pages; its parent may become the next to go."""
         parent = leaf.parent
         assert parent is not None
         self._unlink(leaf)
+        self.unused.discard(leaf)
         leaf.parent = None
         self.pages -= len(leaf.pages)
         self.warm -= len(leaf.pages) if leaf.is_warm else 0

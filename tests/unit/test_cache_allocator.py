@@ -40,12 +40,21 @@ def test_more_than_free_is_refused_and_changes_nothing() -> None:
 
 
 def test_a_page_freed_twice_is_refused_by_name() -> None:
-    allocator = PageAllocator(4)
+    allocator = PageAllocator(4, is_checked=True)
     pages = allocator.take(3)
     allocator.give(pages[:1])
     with pytest.raises(RuntimeError, match=r"twice: \[0\]"):
-        allocator.give(pages)
+        allocator.give(pages[:1])
     assert allocator.free == 2
+
+
+def test_more_than_is_out_is_refused_and_changes_nothing() -> None:
+    allocator = PageAllocator(4)
+    pages = allocator.take(3)
+    allocator.give(pages[:2])
+    with pytest.raises(RuntimeError, match="3 pages given back, 1 are out"):
+        allocator.give(pages)
+    assert sorted(allocator.free_pages().tolist()) == [0, 1, 3]
 
 
 def test_nothing_may_be_taken_and_given() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from radixserve.cache.allocator import PageAllocator
-from radixserve.cache.eviction import LeafQueue
+from radixserve.cache.eviction import UseOrder
 from radixserve.cache.match import common_tokens
 from radixserve.cache.node import Node
 from radixserve.cache.tree import NO_PAGES, RadixTree
@@ -130,14 +130,18 @@ def test_pages_of_a_failed_step_go_and_earlier_ones_stay() -> None:
     assert tree.allocator.free == 8
 
 
-def test_the_eviction_queue_stays_small_while_one_leaf_is_used_for_ever() -> None:
-    queue = LeafQueue()
-    root = Node("", b"", NO_PAGES, None)
-    leaves = [Node("", ids(i), NO_PAGES, root) for i in range(10)]
-    for time in range(10_000):
-        leaf = leaves[time % 10]
-        leaf.time = time
-        queue.push(leaf)
-    assert len(queue._heap) <= 64
-    assert queue.oldest() is leaves[0]
-    assert len(queue.nodes()) == 10
+def test_the_order_of_use_puts_the_warm_last() -> None:
+    unused = UseOrder()
+    nodes = [Node("", ids(i), NO_PAGES, None) for i in range(4)]
+    nodes[1].is_warm = True
+    for node in (nodes[1], nodes[0], nodes[2], nodes[3]):
+        unused.add(node)
+    unused.discard(nodes[0])
+    unused.add(nodes[0])
+    unused.discard(nodes[3])
+    unused.discard(nodes[3])
+    assert unused.nodes() == [nodes[2], nodes[0], nodes[1]]
+    for node in (nodes[2], nodes[0], nodes[1]):
+        assert unused.oldest() is node
+        unused.discard(node)
+    assert unused.oldest() is None
