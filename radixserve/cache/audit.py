@@ -6,6 +6,7 @@ know: why a state came about.
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -27,7 +28,7 @@ def audit(tree: RadixTree, leases: Iterable[Lease], sources: CopySources) -> Non
         _audit_shape(node, tree.stride)
         _audit_stamps(node, tree.stamps)
     for root in tree.roots.values():
-        _audit_marks(root, hash(root.namespace), tree.stride)
+        _audit_marks(root, zlib.crc32(root.namespace.encode()))
     _audit_unused(tree, nodes)
     for lease in leases:
         _audit_lease(lease)
@@ -115,17 +116,14 @@ def _audit_stamps(node: Node, stamps: StepStamps) -> None:
     assert (np.diff(steps) >= 0).all(), f"node {node.serial}: published before what it follows"
 
 
-def _audit_marks(top: Node, mark: int, stride: int) -> None:
-    """Marks that a node has kept are those of the prefix it stands for."""
+def _audit_marks(top: Node, mark: int) -> None:
+    """A mark that a node has kept is that of the prefix it stands for."""
     pending = [(top, mark)]
     while pending:
         node, mark = pending.pop()
-        marks = [mark]
-        for at in range(0, len(node.key), stride):
-            marks.append(hash((marks[-1], node.key[at : at + stride])))
-        known = node.marks[: len(marks)]
-        assert known == marks[: len(known)], f"node {node.serial}: marks of another prefix"
-        pending += [(child, marks[-1]) for child in node.children.values()]
+        mark = zlib.crc32(node.key, mark)
+        assert node.mark in (None, mark), f"node {node.serial}: the mark of another prefix"
+        pending += [(child, mark) for child in node.children.values()]
 
 
 def _audit_unused(tree: RadixTree, nodes: list[Node]) -> None:

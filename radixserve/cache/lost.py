@@ -1,16 +1,17 @@
 """What the cache has had and dropped.
 
-Owns: a bounded memory of dropped pages. Must not know: who asks, when pages are dropped.
+Owns: a bounded memory of dropped edges. Must not know: who asks, when pages are dropped.
 
-A page is remembered by a mark: the hash of the whole prefix that ends with it, made from the mark
-before it and the page's ids. So remembering a page costs one hash, and so does looking it up. Two
+An edge is remembered by its bytes and by a mark of the prefix before it: a checksum that runs on
+over any number of pages in one call, so that dropping an edge costs no more than a few tables. Two
 prefixes with one mark would make an explanation wrong, and nothing else.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import deque
 from typing import Literal, NamedTuple
+from zlib import crc32
 
 from radixserve.cache.node import Node
 
@@ -24,67 +25,120 @@ class Lost(NamedTuple):
     cause: Cause
 
 
+class _Edge:
+    """pages: how many of the edge's are still remembered; serial: later ones were dropped later."""
+
+    __slots__ = ("cause", "ids", "pages", "place", "serial")
+
+    def __init__(
+        self, place: tuple[int, bytes], ids: bytes, pages: int, cause: Cause, serial: int
+    ) -> None:
+        self.place = place
+        self.ids = ids
+        self.pages = pages
+        self.cause = cause
+        self.serial = serial
+
+
 class LostPages:
     """Remembers the last `capacity` pages that were dropped; stride: bytes of a page's ids."""
 
-    __slots__ = ("_capacity", "_causes", "_stride")
+    __slots__ = ("_capacity", "_edges", "_held", "_places", "_serial", "_stride")
 
     def __init__(self, capacity: int, stride: int) -> None:
         self._capacity = capacity
         self._stride = stride
-        self._causes: OrderedDict[int, Cause] = OrderedDict()
+        self._edges: deque[_Edge] = deque()
+        self._places: dict[tuple[int, bytes], list[_Edge]] = {}  # by mark and first page
+        self._held = 0
+        self._serial = 0
 
     def __len__(self) -> int:
-        return len(self._causes)
+        return self._held
 
     def note(self, node: Node, keep: int, cause: Cause) -> None:
         """The node's pages behind the first `keep` are about to be dropped."""
-        causes = self._causes
-        for mark in reversed(marks_of(node, self._stride)[keep + 1 :]):
-            causes[mark] = cause
-            causes.move_to_end(mark)
-        while len(causes) > self._capacity:
-            causes.popitem(last=False)
+        above = node.parent
+        assert above is not None
+        mark = above.mark
+        if mark is None:
+            mark = mark_of(above)
+        ids = node.key
+        if keep:
+            cut = keep * self._stride
+            mark, ids = crc32(ids[:cut], mark), ids[cut:]
+        pages = len(node.pages) - keep
+        self._serial += 1
+        place = mark, ids[: self._stride]
+        edge = _Edge(place, ids, pages, cause, self._serial)
+        self._edges.append(edge)
+        self._places.setdefault(place, []).append(edge)
+        self._held += pages
+        if self._held > self._capacity:
+            self._forget(self._held - self._capacity)
+
+    def _forget(self, pages: int) -> None:
+        """The oldest go first, of each edge the end."""
+        self._held -= pages
+        while pages:
+            edge = self._edges[0]
+            if edge.pages > pages:
+                edge.pages -= pages
+                return
+            pages -= edge.pages
+            self._edges.popleft()
+            here = self._places[edge.place]
+            here.remove(edge)
+            if not here:
+                del self._places[edge.place]
 
     def find(self, namespace: str, key: bytes, pos: int) -> Lost | None:
         """The longest beginning of the key that has been there and reaches past byte `pos`, at
         least the whole pages before which are in the tree."""
-        stride, mark = self._stride, hash(namespace)
-        found: Lost | None = None
+        stride, mark = self._stride, crc32(namespace.encode())
+        end, serial, found = pos, 0, None
         for at in range(0, len(key) - stride + 1, stride):
-            mark = hash((mark, key[at : at + stride]))
-            if at + stride > pos and (cause := self._causes.get(mark)) is not None:
-                found = Lost((at + stride) // 4, cause)
-        border = pos - pos % stride if found is None else found.tokens * 4
+            page = key[at : at + stride]
+            for edge in self._places.get((mark, page), ()):
+                reach = at + self._reach(edge, key, at)
+                if reach > end or (reach == end > pos and edge.serial > serial):
+                    end, serial, found = reach, edge.serial, Lost(reach // 4, edge.cause)
+            mark = crc32(page, mark)
+        border = pos - pos % stride if found is None else end
         return self._part(namespace, key, border, max(pos, border)) or found
+
+    def _reach(self, edge: _Edge, key: bytes, at: int) -> int:
+        """Bytes of the whole pages that the edge has in common with the key from `at` on."""
+        stride = self._stride
+        known = edge.ids[: edge.pages * stride]
+        if key.startswith(known, at):
+            return len(known)
+        page = 0
+        while key.startswith(known[page : page + stride], at + page):
+            page += stride
+        return page
 
     def _part(self, namespace: str, key: bytes, border: int, pos: int) -> Lost | None:
         """The same of a page that was published before it was full; it begins at `border`."""
-        mark = hash(namespace)
-        for at in range(0, border, self._stride):
-            mark = hash((mark, key[at : at + self._stride]))
+        mark = crc32(key[:border], crc32(namespace.encode()))
         for end in range(min(len(key), border + self._stride - 4), pos, -4):
-            cause = self._causes.get(hash((mark, key[border:end])))
-            if cause is not None:
-                return Lost(end // 4, cause)
+            if edges := self._places.get((mark, key[border:end])):
+                return Lost(end // 4, edges[-1].cause)
         return None
 
 
-def marks_of(node: Node, stride: int) -> list[int]:
-    """The marks of the prefixes that end before the node's first page and with each of its pages.
+def mark_of(node: Node) -> int:
+    """The mark of the prefix that ends with the node.
 
-    They are kept in the node, which forgets those that a change of its pages makes wrong.
+    It is kept in the node, which forgets it when its end changes.
     """
     missing = []
     step: Node | None = node
-    while step is not None and not step.marks:
+    while step is not None and step.mark is None:
         missing.append(step)
         step = step.parent
+    mark = 0 if step is None or step.mark is None else step.mark
     for below in reversed(missing):
-        above = below.parent
-        below.marks.append(hash(below.namespace) if above is None else marks_of(above, stride)[-1])
-    marks = node.marks
-    del marks[len(node.pages) + 1 :]
-    for page in range(len(marks) - 1, len(node.pages)):
-        marks.append(hash((marks[-1], node.key[page * stride : (page + 1) * stride])))
-    return marks
+        seed = crc32(below.namespace.encode()) if below.parent is None else mark
+        mark = below.mark = crc32(below.key, seed)
+    return mark

@@ -23,7 +23,7 @@ class Node:
     lock: leases and copies that need this node; never less than any child's.
     time: last use.
     is_warm: dropped only when nothing else is left; then all above it is warm too.
-    marks: see lost.marks_of; empty until somebody asks.
+    mark: see lost.mark_of; None until somebody asks.
     """
 
     __slots__ = (
@@ -31,7 +31,7 @@ class Node:
         "is_warm",
         "key",
         "lock",
-        "marks",
+        "mark",
         "namespace",
         "order",
         "pages",
@@ -52,7 +52,7 @@ class Node:
         self.lock = 0
         self.time = 0
         self.is_warm = False
-        self.marks: list[int] = []
+        self.mark: int | None = None
         self.serial = next(_serials)
 
     @property

@@ -149,6 +149,7 @@ class RadixTree:
         if is_own and not node.is_warm and len(node.pages) + len(pages) <= LONGEST_GROWN:
             self._count_in(pages)
             node.key += edge
+            node.mark = None
             node.pages = np.concatenate((node.pages, pages))
             return node
         return self.add_child(node, edge, pages)
@@ -256,7 +257,6 @@ class RadixTree:
         assert parent is not None
         upper = Node(node.namespace, node.key[:cut], node.pages[:k], parent)
         upper.lock, upper.time, upper.is_warm = node.lock, node.time, node.is_warm
-        upper.marks, node.marks = node.marks[: k + 1], node.marks[k:]
         parent.children[node.key[: self.stride]] = upper
         node.key, node.pages, node.parent = node.key[cut:], node.pages[k:], upper
         self._link(node)
@@ -286,7 +286,7 @@ class RadixTree:
     def _truncate(self, leaf: Node, keep: int) -> None:
         freed = leaf.pages[keep:]
         leaf.pages, leaf.key = leaf.pages[:keep], leaf.key[: keep * self.stride]
-        del leaf.marks[keep + 1 :]
+        leaf.mark = None
         self.pages -= len(freed)
         self.warm -= len(freed) if leaf.is_warm else 0
         self.allocator.give(freed)
