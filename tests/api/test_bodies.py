@@ -57,7 +57,7 @@ def gateway(renderer):
     ],
     ids=lambda body: ascii(body[:24]),
 )  # fmt: skip
-def test_what_is_no_json_object_is_a_400(gateway, path, body):
+def test_a01_what_is_no_json_object_is_a_400(gateway, path, body):
     error_of(ask(gateway, path, body), 400)
     assert gateway.requests == []
     assert answered(gateway, CHAT, hello())["choices"]
@@ -72,7 +72,7 @@ def post(gateway, content, headers, path=CHAT, **http):
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "x", ""])
-def test_wrong_content_types(gateway, kind):
+def test_a01_wrong_content_types(gateway, kind):
     error_of(post(gateway, GOOD, {"content-type": kind}), 400)
 
 
@@ -84,7 +84,7 @@ def test_right_content_types(gateway, kind):
     assert post(gateway, GOOD, {}).status_code == 200
 
 
-def test_compressed_bodies_are_refused(gateway):
+def test_a01_compressed_bodies_are_refused(gateway):
     for body in (gzip.compress(GOOD), gzip.compress(GOOD)[:9]):
         headers = {"content-encoding": "gzip", "content-type": "application/json"}
         assert "gzip" in error_of(post(gateway, body, headers), 400)["message"]
@@ -274,19 +274,19 @@ PLACES = {
 
 @pytest.mark.parametrize("place", PLACES, ids=str)
 @pytest.mark.parametrize("half", HALVES)
-def test_half_a_surrogate_pair_is_a_400(gateway, place, half):
+def test_a09_half_a_surrogate_pair_is_a_400(gateway, place, half):
     path, template = PLACES[place]
     error = error_of(ask(gateway, path, (template % half).encode()), 400)
     assert error["param"] == place
     assert gateway.requests == []
 
 
-def test_whole_surrogate_pairs_are_text(gateway):
+def test_a09_whole_surrogate_pairs_are_text(gateway):
     body = rb'{"prompt":"\ud83d\ude00","echo":true,"max_tokens":0}'
     assert answered(gateway, COMPLETIONS, body)["choices"][0]["text"] == "😀"
 
 
-def test_an_error_may_quote_half_a_pair(gateway):
+def test_a09_an_error_may_quote_half_a_pair(gateway):
     # Not JSON, so the parser's own words come back.
     error_of(ask(gateway, CHAT, rb'{"\ud83d":1,"\ud83d":2}'), 400)
 

@@ -49,7 +49,7 @@ def test_a_reply_has_every_field_that_strict_clients_want(gateway):
     ("n", "stop", "logprobs"),
     list(itertools.product((1, 3), (None, "capital", "zzzz"), (False, True))),
 )
-def test_a_stream_adds_up_to_the_whole(gateway, n, stop, logprobs):
+def test_s05_a_stream_adds_up_to_the_whole(gateway, n, stop, logprobs):
     body = hello(n=n, stop=stop, logprobs=logprobs, top_logprobs=2 if logprobs else None)
     whole = answered(gateway, CHAT, body)
     events = streamed(gateway, CHAT, {**body, "stream_options": {"include_usage": True}})
@@ -74,7 +74,7 @@ def test_without_include_usage_no_chunk_speaks_of_it(gateway):
     assert all(event["choices"] for event in streamed(gateway, CHAT, hello()))
 
 
-def test_one_token_and_stop_on_the_first_token(renderer):
+def test_s06_one_token_and_stop_on_the_first_token(renderer):
     gateway = ScriptedGateway(renderer, ("the", ""))
     events = streamed(gateway, CHAT, hello(n=2, max_tokens=1))
     choices = chat_choices(events)
@@ -82,7 +82,7 @@ def test_one_token_and_stop_on_the_first_token(renderer):
     assert choices[1] == {"content": "", "entries": [], "finish_reason": "stop"}
 
 
-def test_logprobs_spell_the_text_and_keep_exact_bytes(gateway):
+def test_s12_logprobs_spell_the_text_and_keep_exact_bytes(gateway):
     # A stop that never comes makes text lag behind ids.
     reply = answered(
         gateway, CHAT, hello(logprobs=True, top_logprobs=3, stop=["of course", "zzzz"])
@@ -108,7 +108,7 @@ def test_logprobs_without_top(gateway):
 
 
 @pytest.mark.parametrize("role", ["system", "developer", "user", "assistant", "tool"])
-def test_content_parts_are_their_texts_joined_by_nothing(gateway, role):
+def test_a03_content_parts_are_their_texts_joined_by_nothing(gateway, role):
     def body(content):
         return {"messages": [{"role": role, "content": content}, {"role": "user", "content": "x"}]}
 
@@ -128,7 +128,7 @@ def test_content_parts_are_their_texts_joined_by_nothing(gateway, role):
         (None, "messages[0].content"),
     ],
 )  # fmt: skip
-def test_content_that_is_no_text_is_refused(gateway, content, param):
+def test_a03_content_that_is_no_text_is_refused(gateway, content, param):
     body = {"messages": [{"role": "user", "content": content}]}
     assert error_of(ask(gateway, CHAT, body), 400)["param"] == param
     assert gateway.requests == []
@@ -142,7 +142,7 @@ def test_arguments_of_a_tool_call_that_are_nested_too_deeply_are_refused(gateway
     assert error["param"] == "messages[0].tool_calls[0].function.arguments"
 
 
-def test_null_content_of_an_assistant_is_empty(gateway):
+def test_a04_null_content_of_an_assistant_is_empty(gateway):
     def body(**message):
         turns = [{"role": "user", "content": "x"}, {"role": "assistant", **message}]
         return {"messages": [*turns, {"role": "user", "content": "y"}]}
@@ -164,13 +164,13 @@ def test_null_content_of_an_assistant_is_empty(gateway):
         ({"max_tokens": 0}, 0),
     ],
 )
-def test_the_smaller_output_bound_holds(gateway, fields, bound):
+def test_a06_the_smaller_output_bound_holds(gateway, fields, bound):
     reply = answered(gateway, CHAT, hello(**fields))
     assert reply["usage"]["completion_tokens"] == bound
     assert reply["choices"][0]["finish_reason"] == "length"
 
 
-def test_without_a_bound_the_configured_default_holds(renderer):
+def test_a06_without_a_bound_the_configured_default_holds(renderer):
     for fields in ({}, {"max_tokens": None}):
         gateway = ScriptedGateway(renderer)
         assert ask(gateway, CHAT, hello(**fields), default_max_tokens=77).status_code == 200
@@ -179,7 +179,7 @@ def test_without_a_bound_the_configured_default_holds(renderer):
 
 @pytest.mark.parametrize("value", [-1, 1.5, "5", True, 10**30])
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
-def test_output_bounds_that_are_none(gateway, name, value):
+def test_q04_output_bounds_that_are_none(gateway, name, value):
     assert error_of(ask(gateway, CHAT, hello(**{name: value})), 400)["param"] == name
 
 

@@ -72,7 +72,7 @@ class LeavingClient:
 @pytest.mark.parametrize("path", CALLS)
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("moment", ["before acceptance", "after some tokens"])
-def test_a_client_that_goes_away_ends_its_call(gateway, path, stream, moment):
+def test_s10_a_client_that_goes_away_ends_its_call(gateway, path, stream, moment):
     async def go():
         gate = asyncio.Event()
         if moment == "before acceptance":
@@ -98,7 +98,7 @@ def test_a_client_that_goes_away_ends_its_call(gateway, path, stream, moment):
 
 @pytest.mark.parametrize("path", CALLS)
 @pytest.mark.parametrize("stream", [False, True])
-def test_normal_ends_abort_nothing(gateway, path, stream):
+def test_s10_normal_ends_abort_nothing(gateway, path, stream):
     for _ in range(10):
         assert ask(gateway, path, {**CALLS[path], "stream": stream}).status_code == 200
     assert gateway.closed_early == []

@@ -37,7 +37,7 @@ def test_a_reply_has_every_field_that_strict_clients_want(gateway):
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_every_form_of_prompt(gateway, renderer, n):
+def test_a10_every_form_of_prompt(gateway, renderer, n):
     ids = ids_of(renderer, PROMPT)
     other = ids_of(renderer, "dog")
     forms = [PROMPT, ids, [PROMPT, "dog"], [ids, other], [PROMPT, other]]
@@ -64,7 +64,7 @@ def test_cached_tokens_are_those_of_the_first_admission_of_each_prompt(gateway, 
     ("echo", "logprobs", "stop", "several"),
     list(itertools.product((False, True), (None, 0, 2), (None, ["is 🦙z", "zzz"]), (False, True))),
 )
-def test_a_stream_adds_up_to_the_whole(gateway, echo, logprobs, stop, several):
+def test_s12_a_stream_adds_up_to_the_whole(gateway, echo, logprobs, stop, several):
     prompt = [PROMPT, "dog"] if several else PROMPT
     body = {"prompt": prompt, "n": 2, "echo": echo, "logprobs": logprobs, "stop": stop}
     whole = answered(gateway, COMPLETIONS, body)
@@ -132,7 +132,7 @@ def test_the_columns_of_an_echo_are_made_once(renderer):
     assert counts[1] < counts[0] + 20
 
 
-def test_logprobs_have_a_column_entry_for_each_token(gateway, renderer):
+def test_a10_logprobs_have_a_column_entry_for_each_token(gateway, renderer):
     reply = complete(gateway, logprobs=2)
     columns = reply["choices"][0]["logprobs"]
     ids = [*ids_of(renderer, OUTPUTS[0]), 2]
@@ -143,7 +143,7 @@ def test_logprobs_have_a_column_entry_for_each_token(gateway, renderer):
         assert 1 <= len(best) <= 3
 
 
-def test_candidates_of_one_text_collide_by_rule(renderer):
+def test_p07_candidates_of_one_text_collide_by_rule(renderer):
     a, b = ids_of(renderer, "a")[0], ids_of(renderer, "b")[0]
     columns = CompletionLogprobs(renderer.tokenizer, 3).columns(
         ["a"], [-2.0], [[b, a, b]], [[-0.5, -1.0, -3.0]]
@@ -151,7 +151,7 @@ def test_candidates_of_one_text_collide_by_rule(renderer):
     assert columns["top_logprobs"] == [{"b": -0.5, "a": -2.0}]
 
 
-def test_parts_of_a_character_are_keyed_by_their_bytes(renderer):
+def test_p07_parts_of_a_character_are_keyed_by_their_bytes(renderer):
     first, *_ = ids_of(renderer, "🦙")
     exact = renderer.tokenizer.bytes_of(first)
     columns = CompletionLogprobs(renderer.tokenizer, 1).columns([""], [-0.5], [[first]], [[-0.5]])
@@ -159,7 +159,7 @@ def test_parts_of_a_character_are_keyed_by_their_bytes(renderer):
     assert columns["top_logprobs"] == [{key: -0.5, "": -0.5}]
 
 
-def test_logprobs_zero_tells_the_chosen_only(gateway):
+def test_a10_logprobs_zero_tells_the_chosen_only(gateway):
     columns = complete(gateway, logprobs=0)["choices"][0]["logprobs"]
     for text, value, best in zip(
         columns["tokens"], columns["token_logprobs"], columns["top_logprobs"], strict=True
@@ -167,7 +167,7 @@ def test_logprobs_zero_tells_the_chosen_only(gateway):
         assert best == {text: value}
 
 
-def test_echo_without_output_is_the_prompt_with_its_scores(gateway, renderer):
+def test_a10_echo_without_output_is_the_prompt_with_its_scores(gateway, renderer):
     reply = complete(gateway, echo=True, max_tokens=0, logprobs=1)
     (choice,) = reply["choices"]
     ids = ids_of(renderer, PROMPT)
@@ -180,7 +180,7 @@ def test_echo_without_output_is_the_prompt_with_its_scores(gateway, renderer):
     assert "".join(columns["tokens"]) == PROMPT
 
 
-def test_echo_of_one_token_asks_for_no_scores(gateway):
+def test_a10_echo_of_one_token_asks_for_no_scores(gateway):
     (choice,) = complete(gateway, prompt=[80], echo=True, max_tokens=1, logprobs=0)["choices"]
     assert gateway.requests[0].prompt_logprobs is None
     assert choice["logprobs"]["token_logprobs"][0] is None
@@ -206,7 +206,7 @@ def test_neutral_values_are_taken(gateway, neutral):
     assert complete(gateway, **neutral)["choices"]
 
 
-def test_best_of_equal_to_n_is_n(gateway):
+def test_a10_best_of_equal_to_n_is_n(gateway):
     assert len(complete(gateway, best_of=2, n=2)["choices"]) == 2
 
 
@@ -254,7 +254,7 @@ def test_wrong_fields_are_named(gateway, fields, param):
         ({"stop_token_ids": [-1], "min_tokens": 1}, "stop_token_ids"),
     ],
 )
-def test_ids_outside_the_vocabulary_are_refused_in_streams_too(gateway, fields, param):
+def test_p08_ids_outside_the_vocabulary_are_refused_in_streams_too(gateway, fields, param):
     for stream in (False, True):
         body = {"prompt": PROMPT, "stream": stream, **fields}
         assert error_of(ask(gateway, COMPLETIONS, body), 400)["param"] == param
@@ -263,7 +263,7 @@ def test_ids_outside_the_vocabulary_are_refused_in_streams_too(gateway, fields, 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ["/v1/completions", "/generate"])
-def test_output_is_cut_to_the_room_that_the_context_has(renderer, path, stream):
+def test_q04_output_is_cut_to_the_room_that_the_context_has(renderer, path, stream):
     gateway = ScriptedGateway(renderer, [[80] * 600], context_len=512)
     for asked in (200, 10**9):
         if path == "/generate":
@@ -277,7 +277,7 @@ def test_output_is_cut_to_the_room_that_the_context_has(renderer, path, stream):
 @pytest.mark.parametrize(("length", "bound", "fits"), [
     (511, 5, True), (512, 5, False), (513, 5, False), (512, 0, True), (513, 0, False),
 ])  # fmt: skip
-def test_a_prompt_that_fills_the_context_is_refused(renderer, length, bound, fits):
+def test_q04_a_prompt_that_fills_the_context_is_refused(renderer, length, bound, fits):
     gateway = ScriptedGateway(renderer, context_len=512)
     response = ask(gateway, COMPLETIONS, {"prompt": [90] * length, "max_tokens": bound})
     if fits:
@@ -286,7 +286,7 @@ def test_a_prompt_that_fills_the_context_is_refused(renderer, length, bound, fit
         assert error_of(response, 400)["code"] == "context_length_exceeded"
 
 
-def test_a_prompt_past_the_kv_pool_is_refused(renderer):
+def test_q04_a_prompt_past_the_kv_pool_is_refused(renderer):
     gateway = ScriptedGateway(renderer, context_len=512, kv_tokens=64)
     error = error_of(ask(gateway, COMPLETIONS, {"prompt": [90] * 64}), 400)
     assert error["code"] == "context_length_exceeded"

@@ -79,7 +79,7 @@ def test_a_list_in_gives_a_list_out(gateway, renderer):
 
 
 @pytest.mark.parametrize("stop", [None, "is 🦙", "zzz"])
-def test_a_stream_ends_in_the_whole(gateway, stop):
+def test_s05_a_stream_ends_in_the_whole(gateway, stop):
     body = {"text": "the cat", "rid": "r", "sampling_params": {"stop": stop},
             "return_logprob": True, "top_logprobs_num": 1, "logprob_start_len": 0}  # fmt: skip
     whole = generate(gateway, **body)

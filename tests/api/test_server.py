@@ -81,7 +81,7 @@ def statuses(gateway, requests):
     ],
     ids=lambda value: ascii(value)[:30],
 )
-def test_without_the_key_nothing_but_the_public_routes_answers(gateway, value):
+def test_o07_without_the_key_nothing_but_the_public_routes_answers(gateway, value):
     headers = [] if value is None else [(b"authorization", value)]
     walked = routes_of(create_app(gateway, Config()))
     asked = [(method, path, headers) for method, path in walked]
@@ -103,7 +103,7 @@ def test_without_the_key_nothing_but_the_public_routes_answers(gateway, value):
 
 
 @pytest.mark.parametrize("scheme", [b"Bearer ", b"bearer "])
-def test_with_the_key_everything_answers(gateway, scheme):
+def test_o07_with_the_key_everything_answers(gateway, scheme):
     headers = [(b"authorization", scheme + KEY.encode())]
     asked = [(*route, headers) for route in routes_of(create_app(gateway, Config()))]
     found = {response.status_code for response in statuses(gateway, asked)}
@@ -126,7 +126,7 @@ def test_the_key_is_not_told(gateway):
 # ---- models, health, information ----
 
 
-def test_models(gateway):
+def test_a12_models(gateway):
     (listed,) = ask(gateway, "/v1/models", None, "GET").json()["data"]
     assert listed["id"] == MODEL
     assert ask(gateway, f"/v1/models/{listed['id']}", None, "GET").json() == listed
@@ -156,7 +156,7 @@ def test_health_follows_the_engine(gateway):
             assert error_of(response, 503)["type"] == "server_error"
 
 
-def test_probes_do_not_pile_up(gateway):
+def test_o03_probes_do_not_pile_up(gateway):
     async def go():
         gateway.start_gate = asyncio.Event()
         async with client(gateway) as http_client:
