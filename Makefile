@@ -19,7 +19,7 @@ NATIVE_SOURCES := setup.py $(wildcard kernels/cpu/src/*.cpp kernels/cpu/src/*.h)
 CHECK_PYTHON := import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 14) \
   else f"radixserve needs Python 3.11 to 3.13, this is {sys.version.split()[0]}: set PYTHON")
 
-.PHONY: help venv native model demo test lint serve nightly sanitize clean
+.PHONY: help venv native model demo test lint serve nightly sanitize gpu-check clean
 
 help:
 	@echo "make demo     run a program on the embedded model"
@@ -27,6 +27,7 @@ help:
 	@echo "make lint     run the static checks"
 	@echo "make serve    serve the embedded model over HTTP"
 	@echo "make nightly  run every test, the long ones too"
+	@echo "make gpu-check  measure and check everything on a GPU, a few minutes"
 	@echo "make sanitize  run the tests of the native kernels under sanitizers"
 	@echo "make venv     make .venv with everything in it"
 	@echo "make native   compile the CPU kernels again where their sources have changed"
@@ -87,6 +88,11 @@ sanitize: venv
 	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	  RADIXSERVE_LIBRARY=build/sanitize/radixserve/kernels/cpu/libradixserve_cpu.so \
 	  $(BIN)/python -m pytest tests/kernels -k cpu $(ARGS)
+
+# On a machine that has torch for its GPU and little else: PYTHON runs it, nothing is installed.
+# ARGS="--tiny" runs the same code on a CPU.
+gpu-check:
+	@$(PYTHON) -m benchmarks.gpu_check $(ARGS)
 
 lint: venv
 	@echo "== ruff format"

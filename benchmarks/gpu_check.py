@@ -1,0 +1,387 @@
+"""Everything that is to be known of a GPU, by one command in a few minutes.
+
+    python -m benchmarks.gpu_check            (make gpu-check)
+    python -m benchmarks.gpu_check --tiny     the same code in tiny shapes on a CPU
+
+Needs Python 3.11 or later, torch 2.9 or later with CUDA, triton and numpy, and of what the project
+needs besides these four, which may be carried as wheels (3.2 MB together, for Linux on x86_64):
+msgspec (0.2 MB), psutil (0.3 MB), tokenizers (3.3 MB unpacked; transformers brings it) and
+safetensors (0.5 MB; transformers brings it). pyzmq, xgrammar, prometheus_client, fastapi, uvicorn
+and gguf are not imported. No network, no checkpoint: weights are random, in the shapes of
+Llama-3-8B and of a 1B model.
+
+Each stage prints a line as it ends and its numbers are written at once, so that a run that is cut
+short has told what it found. A stage that fails is reported, the rest go on, and the exit status is
+1. Times are medians; a floor is that of benchmarks.roofline at the rates measured here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import statistics
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+Numbers = dict[str, float]
+RESULTS = pathlib.Path(__file__).parent / "results"
+
+
+class Check:
+    """The stages, in the order in which they run, and what they share."""
+
+    def __init__(self, is_tiny: bool) -> None:
+        from benchmarks import gpu_scene
+
+        self.is_tiny = is_tiny
+        self.scene = gpu_scene
+        self.sizes = gpu_scene.TINY if is_tiny else gpu_scene.FULL
+        self.device = gpu_scene.device(is_tiny)
+        self.rates: Numbers = {"bandwidth": 4.8e12, "rate": 989e12}
+        self._model: Any = None
+
+    def stages(self) -> dict[str, Callable[[], Numbers]]:
+        return {
+            "rates": self.measure_rates,
+            "kernels": self.kernels,
+            "attention": self.attention,
+            "decode": self.decode,
+            "prefill": self.prefill,
+            "shared prefix": self.shared_prefix,
+            "no waiting": self.no_waiting,
+            "host": self.host,
+            "workloads": self.workloads,
+        }
+
+    # ---- tools ----
+
+    @property
+    def model(self) -> Any:
+        if self._model is None:
+            place = self.device.place
+            self._model = self.scene.random_model(self.sizes.large, self.sizes.dtype, place)
+        return self._model
+
+    def seconds(self, run: Callable[[], object]) -> float:
+        """The median of a call on the device."""
+        if self.is_tiny:
+            begin = time.perf_counter()
+            run()
+            return time.perf_counter() - begin
+        import triton
+
+        return float(triton.testing.do_bench(run, warmup=20, rep=100, return_mode="median")) / 1e3
+
+    def finish(self) -> None:
+        if not self.is_tiny:
+            torch.cuda.synchronize()
+
+    def random(self, *size: int) -> torch.Tensor:
+        return torch.randn(size, dtype=torch.float32, device=self.device.place).to(self.sizes.dtype)
+
+    def floor(self, costs: Any) -> float:
+        from benchmarks import roofline
+
+        machine = roofline.Machine(self.rates["bandwidth"], self.rates["rate"])
+        return roofline.total(costs, machine)
+
+    # ---- stages ----
+
+    def measure_rates(self) -> Numbers:
+        """Bytes a second of a copy (read and written), FLOPs a second of a large product."""
+        n, m = (64, 2**10) if self.is_tiny else (8192, 2**30)
+        source = torch.empty(m, dtype=torch.uint8, device=self.device.place)
+        target = torch.empty_like(source)
+        a, b = self.random(n, n), self.random(n, n)
+        self.rates["bandwidth"] = 2 * m / self.seconds(lambda: target.copy_(source))
+        self.rates["rate"] = 2 * n**3 / self.seconds(lambda: a @ b)
+        return {"copy_TB/s": self.rates["bandwidth"] / 1e12, "TFLOP/s": self.rates["rate"] / 1e12}
+
+    def kernels(self) -> Numbers:
+        """The largest error of each small kernel against float64, relative to the largest value."""
+        from radixserve.kernels import reference
+        from radixserve.kernels.triton.apply_mask import apply_mask
+        from radixserve.kernels.triton.gated import gelu_mul, silu_mul
+        from radixserve.kernels.triton.rms_norm import rms_norm
+
+        width = self.sizes.large.hidden_size
+        x, more, weight = self.random(33, width), self.random(33, width), self.random(width)
+        normed, _ = reference.rms_norm(x.double(), weight.double(), 1e-5, more.double())
+        found = {
+            "rms_norm": _error(rms_norm(x, weight, 1e-5, more)[0], normed),
+            "silu_mul": _error(silu_mul(x), reference.silu_mul(x.double())),
+            "gelu_mul": _error(gelu_mul(x), reference.gelu_mul(x.double())),
+        }
+        logits = torch.randn(3, 1000, device=self.device.place)
+        bits = torch.randint(-(2**31), 2**31 - 1, (3, 32), dtype=torch.int32).to(logits.device)
+        masked = logits.clone()
+        apply_mask(masked, bits)
+        found["apply_mask"] = float((masked != reference.apply_mask(logits, bits)).sum())
+        _hold(found, 1e-4 if self.sizes.dtype == torch.float32 else 2e-2)
+        return found
+
+    def _backend(self, pages: int) -> tuple[Any, torch.Tensor, torch.Tensor]:
+        from radixserve.attention import select
+        from radixserve.models.decoder import attention_shape
+
+        spec = self.sizes.large
+        size = (pages, self.scene.PAGE, spec.num_kv_heads, spec.head_dim)
+        k, v = self.random(*size), self.random(*size)
+        shape, place = attention_shape(spec), self.device.place
+        return select.choose("triton", place)(shape, self.scene.PAGE, [k], [v]), k, v
+
+    def _attend(self, rows: int, kv: int, length: int, shared: int, groups: bool) -> Numbers:
+        """Seconds of one layer's attention, and its error against float64 in the last row."""
+        from radixserve.attention.base import AttentionInputs
+
+        spec = self.sizes.large
+        table = self.scene.tables(rows, kv, shared)
+        backend, k, v = self._backend(int(max(t.max() for t in table)) + 1)
+        plan = self.scene.step_plan(0, table, kv - length, length, groups=groups)
+        names = ("positions", "lengths", "page_indptr", "page_indices", "shared")
+        backend.plan(AttentionInputs(**{name: getattr(plan, name) for name in names}))
+        q = self.random(rows * length, spec.num_qo_heads, spec.head_dim)
+        new = self.random(2, rows * length, spec.num_kv_heads, spec.head_dim)
+        out = backend.run(0, q, new[0], new[1])
+        pages = torch.from_numpy(table[-1]).long().to(k.device)
+        keys, values = (one[pages].flatten(0, 1)[:kv].double() for one in (k, v))
+        group = spec.num_qo_heads // spec.num_kv_heads
+        scores = torch.einsum("hd,thd->ht", q[-1].double(), keys.repeat_interleave(group, 1))
+        weights = (scores * spec.head_dim**-0.5).softmax(-1)
+        wanted = torch.einsum("ht,thd->hd", weights, values.repeat_interleave(group, 1))
+        seconds = self.seconds(lambda: backend.run(0, q, new[0], new[1]))
+        return {"seconds": seconds, "error": _error(out[-1], wanted.flatten())}
+
+    def attention(self) -> Numbers:
+        """Decode, extend and shared-prefix attention of one layer (with the store of new K, V)."""
+        from benchmarks import roofline
+
+        sizes, shape = self.sizes, roofline_model(self.sizes.large)
+        rows, tokens = sizes.decode[-1] if self.is_tiny else 64, sizes.prefill[-1]
+        decode = self._attend(rows, sizes.kv, 1, 0, False)
+        extend = self._attend(1, tokens, tokens, 0, False)
+        kv = sizes.shared + sizes.own
+        each = self._attend(sizes.shared_rows, kv, 1, sizes.shared, False)
+        once = self._attend(sizes.shared_rows, kv, 1, sizes.shared, True)
+        moved = roofline.attend_decode(shape, rows, sizes.kv).moved
+        flops = roofline.attend_extend(shape, tokens).flops
+        found = {"decode": decode, "extend": extend, "each": each, "once": once}
+        _hold({n: f["error"] for n, f in found.items()}, 3e-2)
+        return {
+            **{f"{name}_us": part["seconds"] * 1e6 for name, part in found.items()},
+            **{f"{name}_error": part["error"] for name, part in found.items()},
+            "decode_of_copy": moved / decode["seconds"] / self.rates["bandwidth"],
+            "extend_of_rate": flops / extend["seconds"] / self.rates["rate"],
+            "once_over_each": each["seconds"] / once["seconds"],
+        }
+
+    def _steps(self, rows: int, kv: int, shared: int = 0, groups: bool = False) -> Numbers:
+        """Seconds a decode step with overlap, and of the host alone in launch and sample."""
+        table = self.scene.tables(rows, kv + self.sizes.steps + 8, shared)
+        pages = int(max(t.max() for t in table)) + 1
+        executor = self.scene.make_executor(self.model, self.device, pages=pages, slots=rows)
+        host, before = [], None
+        begin = time.perf_counter()
+        for number in range(self.sizes.steps + self.sizes.warmup):
+            if number == self.sizes.warmup:  # graphs are captured, kernels compiled
+                self.finish()
+                begin = time.perf_counter()
+            plan = self.scene.step_plan(
+                number, table, kv + number, 1, groups=groups, top_p=self.sizes.top_p
+            )
+            at = time.perf_counter()
+            step = executor.launch(plan)
+            spent = time.perf_counter() - at
+            if before is not None:
+                before.result()
+            at = time.perf_counter()
+            step.sample()
+            host.append(spent + time.perf_counter() - at)
+            before = step
+        self.finish()
+        whole = (time.perf_counter() - begin) / self.sizes.steps
+        return {"step": whole, "host": statistics.median(host[self.sizes.warmup :])}
+
+    def decode(self) -> Numbers:
+        from benchmarks import roofline
+
+        found = {}
+        shape = roofline_model(self.sizes.large)
+        for rows in self.sizes.decode:
+            took = self._steps(rows, self.sizes.kv)
+            attention = roofline.attend_decode(shape, rows, self.sizes.kv)
+            floor = self.floor(roofline.step(shape, rows, rows, attention))
+            found |= {
+                f"rows_{rows}_ms": took["step"] * 1e3,
+                f"rows_{rows}_host_ms": took["host"] * 1e3,
+            }
+            found[f"rows_{rows}_over_floor"] = took["step"] / floor
+        weights = shape.weight_bytes / self.rates["bandwidth"]
+        first = self.sizes.decode[0]
+        found["one_row_over_weights"] = found[f"rows_{first}_ms"] / 1e3 / weights
+        return found
+
+    def prefill(self) -> Numbers:
+        from benchmarks import roofline
+
+        found = {}
+        shape = roofline_model(self.sizes.large)
+        for tokens in self.sizes.prefill:
+            table = self.scene.tables(1, tokens)
+            executor = self.scene.make_executor(
+                self.model, self.device, pages=len(table[0]), slots=1, uses_graphs=False
+            )
+            times = []
+            for _ in range(2 if self.is_tiny else 4):
+                plan = self.scene.step_plan(0, table, 0, tokens)
+                begin = time.perf_counter()
+                step = executor.launch(plan)
+                step.sample()
+                step.result()
+                times.append(time.perf_counter() - begin)
+            took = statistics.median(times[1:])
+            floor = self.floor(
+                roofline.step(shape, tokens, 1, roofline.attend_extend(shape, tokens))
+            )
+            found |= {
+                f"tokens_{tokens}_ms": took * 1e3,
+                f"tokens_{tokens}_over_floor": took / floor,
+            }
+        return found
+
+    def shared_prefix(self) -> Numbers:
+        sizes = self.sizes
+        kv = sizes.shared + sizes.own
+        each = self._steps(sizes.shared_rows, kv, sizes.shared, False)
+        once = self._steps(sizes.shared_rows, kv, sizes.shared, True)
+        return {
+            "each_ms": each["step"] * 1e3,
+            "once_ms": once["step"] * 1e3,
+            "once_host_ms": once["host"] * 1e3,
+            "faster": each["step"] / once["step"],
+        }
+
+    def no_waiting(self) -> Numbers:
+        """Launch and sample under torch's sync debugging, which raises where the host waits."""
+        rows, kv = self.sizes.decode[-1], self.sizes.kv
+        table = self.scene.tables(rows, kv + 16)
+        pages = int(max(t.max() for t in table)) + 1
+        executor = self.scene.make_executor(self.model, self.device, pages=pages, slots=rows)
+        steps = 0
+        for number in range(2 if self.is_tiny else 6):
+            strict = number >= 4 and not self.is_tiny
+            if strict:
+                torch.cuda.set_sync_debug_mode("error")
+            try:
+                step = executor.launch(self.scene.step_plan(number, table, kv + number, 1))
+                step.sample()
+                steps += strict
+            finally:
+                if strict:
+                    torch.cuda.set_sync_debug_mode("default")
+            step.result()
+        return {"steps_without_waiting": steps}
+
+    def host(self) -> Numbers:
+        """Milliseconds that the scheduler takes of a decode step beside the executor."""
+        from benchmarks import host_step
+
+        rows = self.sizes.decode[-1]
+        return {f"rows_{rows}_ms": host_step.measure(rows, 2 if self.is_tiny else 30)["all"] / 1e3}
+
+    def workloads(self) -> Numbers:
+        """Requests on one prompt, and such with a mask on every draw (what a grammar costs on the
+        device; no grammar is compiled), on the small model with the cache on and off."""
+        from benchmarks.gpu_workloads import serve
+
+        self._model = None
+        model = self.scene.random_model(self.sizes.small, self.sizes.dtype, self.device.place)
+        found = {}
+        for masked in (False, True):
+            name = "masked" if masked else "shared"
+            took = {on: serve(model, self.device, self.sizes, on, masked) for on in (True, False)}
+            found |= {f"{name}_cached_s": took[True], f"{name}_uncached_s": took[False]}
+            found[f"{name}_faster"] = took[False] / took[True]
+        return found
+
+
+def roofline_model(spec: Any) -> Any:
+    from benchmarks import roofline
+
+    return roofline.Model(
+        layers=spec.num_layers,
+        hidden=spec.hidden_size,
+        inner=spec.intermediate_size,
+        heads=spec.num_qo_heads,
+        kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        vocab=spec.vocab_size,
+    )
+
+
+def _error(got: torch.Tensor, wanted: torch.Tensor) -> float:
+    return float((got.double() - wanted).abs().max() / wanted.abs().max())
+
+
+def _hold(errors: Numbers, most: float) -> None:
+    """Raise AssertionError naming the errors that are too large, or no numbers."""
+    wrong = {name: error for name, error in errors.items() if not error <= most}
+    assert not wrong, f"off by more than {most}: {wrong}"
+
+
+def run(check: Check, write: Callable[[dict[str, Any]], None], only: Sequence[str]) -> bool:
+    """All stages; whether every one passed."""
+    report: dict[str, Any] = {"tiny": check.is_tiny, "torch": torch.__version__}
+    if not check.is_tiny:
+        report["gpu"] = torch.cuda.get_device_name()
+    failed = []
+    for name, stage in check.stages().items():
+        if only and name not in only:
+            continue
+        begin = time.perf_counter()
+        try:
+            found = {key: float(f"{value:.4g}") for key, value in stage().items()}
+        except Exception as error:
+            failed.append(name)
+            report[name] = {"error": f"{type(error).__name__}: {error}"}
+            traceback.print_exc()
+            found = {}
+        else:
+            report[name] = found
+        took = time.perf_counter() - begin
+        shown = "  ".join(f"{key} {value:g}" for key, value in found.items()) or "FAILED"
+        print(f"{name:>14} {took:6.1f} s  {shown}", flush=True)
+        write(report | {"failed": failed})
+        if not check.is_tiny:
+            torch.cuda.empty_cache()
+    return not failed
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--tiny", action="store_true", help="tiny shapes on the CPU")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="where results go")
+    parser.add_argument("--only", action="append", default=[], metavar="STAGE", help="run this")
+    options = parser.parse_args(arguments)
+    if options.tiny:
+        os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+    elif not torch.cuda.is_available():
+        print("no GPU that torch sees; --tiny runs the same code on the CPU")
+        return 1
+    file = options.json or RESULTS / f"gpu-{datetime.date.today()}.json"
+
+    def write(report: dict[str, Any]) -> None:
+        file.write_text(json.dumps(report, indent=1) + "\n")
+
+    return 0 if run(Check(options.tiny), write, options.only) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
