@@ -100,7 +100,7 @@ def _audit_shape(node: Node, stride: int) -> None:
         assert child.namespace == node.namespace, f"{name}: a child of another namespace"
         assert child.key[:stride] == first, f"{name}: a child is filed under another page"
     order = [] if node.order is None else node.order.keys()
-    assert order == sorted(node.children), f"{name}: its children are out of order"
+    assert sorted(order) == sorted(node.children), f"{name}: its children are listed wrongly"
     is_under_warm = node.parent is None or node.parent.parent is None or node.parent.is_warm
     assert is_under_warm or not node.is_warm, f"{name}: warm below a node that is not"
     partials = sum(len(first) < stride for first in order)

@@ -45,13 +45,20 @@ def _beside(found: Match, probe: bytes, stride: int) -> tuple[int, int | None]:
     if found.inside < len(node.pages):
         near = [node.key[found.inside * stride : (found.inside + 1) * stride]]
     else:
-        near = [] if node.order is None else node.order.around(probe, 1)[0]
+        near = _near(node, probe)
     common = max((common_tokens(page, probe) for page in near), default=0)
     for page in near:
         following = page[4 * common : 4 * common + 4]
         if following and common_tokens(page, probe) == common:
             return common, int.from_bytes(following, "little")
     return common, None
+
+
+def _near(node: Node, probe: bytes) -> list[bytes]:
+    if node.order is None:
+        return []
+    some = node.order.any()
+    return node.order.around(probe, 1)[0] or ([] if some is None else [some])
 
 
 def listing(tree: RadixTree, namespace: str | None, depth: int, limit: int) -> list[TreeNode]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 
-from radixserve.cache.ordered import OrderedKeys
+from radixserve.cache.ordered import ChildKeys
 from radixserve.plan import Int32
 
 _serials = itertools.count()
@@ -19,7 +19,7 @@ class Node:
     key: bytes of the int32 ids on this edge: whole pages, or less than one page in a partial leaf.
     pages: [n] int32. A root has no parent, an empty key and no pages.
     children: by the bytes of their first page (all they have, for a partial leaf); `order` holds
-    the same keys sorted, `partials` counts the partial leaves among them.
+    the same keys by their beginning, `partials` counts the partial leaves among them.
     lock: leases and copies that need this node; never less than any child's.
     time: last use.
     is_warm: dropped only when nothing else is left; then all above it is warm too.
@@ -47,7 +47,7 @@ class Node:
         self.pages = pages
         self.parent = parent
         self.children: dict[bytes, Node] = {}
-        self.order: OrderedKeys | None = None
+        self.order: ChildKeys | None = None
         self.partials = 0
         self.lock = 0
         self.time = 0

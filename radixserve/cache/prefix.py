@@ -98,31 +98,32 @@ class PrefixCache:
         first page and two of its own; matched is 6, and a copy order brings 2 tokens into pages[1].
         """
         cap = self._cap(key, limit)
-        root = self._tree.roots.get(namespace) or Node(namespace, b"", NO_PAGES, None)
-        found = self._tree.match(root, key, 0, cap)
-        total = ceil_div(len(key), self._tree.stride)
-        spare = self.available_pages - self._tree.unlocked_pages(found) - (total - found.depth)
-        spare -= reserve_pages
+        tree = self._tree
+        root = tree.roots.get(namespace) or Node(namespace, b"", NO_PAGES, None)
+        found = tree.match(root, key, 0, cap)
+        depth, total = found.depth, ceil_div(len(key), tree.stride)
+        spare = self.available_pages - tree.unlocked_pages(found) - (total - depth) - reserve_pages
         if spare < 0:
             return None
         # While it is locked, a page to copy from is one page less to evict.
         can_copy = found.source is not None and (found.source.lock > 0 or spare > 0)
-        node, source = self._tree.claim(found, with_source=can_copy)
-        self._tree.open_root(root)
-        self._tree.lock(node)
+        node, source = tree.claim(found, with_source=can_copy)
+        tree.open_root(root)
+        tree.lock(node)
         table = np.empty(total, dtype=np.int32)
         lease = Lease(namespace, key, cap, node, table, self._sources)
-        lease.depth = found.depth
-        lease.matched = found.depth * self.page_size
-        self._tree.fill_table(node, None, table[: found.depth])
+        lease.depth = depth
+        lease.matched = depth * self.page_size
+        tree.fill_table(node, None, table[:depth])
         if source is not None:
-            self._tree.lock(source)
-        self._take(table[found.depth :])
+            tree.lock(source)
+        self._take(table[depth:])
         if source is not None:
             lease.copy = self._copy_order(lease, source, found), source
             lease.matched += found.extra
         self._leases.add(lease)
-        self._check()
+        if self._is_audited:
+            self.audit()
         return lease
 
     def advance(self, lease: Lease, computed: int) -> int:
@@ -184,7 +185,8 @@ class PrefixCache:
         """Give everything back. What was published stays, unlocked. Once only: RuntimeError."""
         self._require_live(lease)
         own = lease.own_pages
-        self._drop_copy(lease)
+        if lease.copy is not None:
+            self._drop_copy(lease)
         self._tree.unlock(lease.deepest)
         self._allocator.give(own)
         lease.is_released = True
@@ -348,7 +350,9 @@ class PrefixCache:
 
     def _take(self, table: Int32) -> None:
         """Write pages to all of `table`, evicting where needed."""
-        self._tree.evict(len(table) - self._allocator.free)
+        short = len(table) - self._allocator.free
+        if short > 0:
+            self._tree.evict(short)
         self._allocator.fill(table)
 
     def _cap(self, key: bytes, limit: int | None) -> int:

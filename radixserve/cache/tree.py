@@ -17,7 +17,7 @@ from radixserve.cache.eviction import UseOrder
 from radixserve.cache.lost import LostPages
 from radixserve.cache.match import Match, StepStamps, match, walk
 from radixserve.cache.node import Node
-from radixserve.cache.ordered import OrderedKeys
+from radixserve.cache.ordered import ChildKeys
 from radixserve.plan import Int32
 
 NO_PAGES: Int32 = np.empty(0, dtype=np.int32)
@@ -93,9 +93,9 @@ class RadixTree:
 
         Returns that node and the source; locks nothing.
         """
-        node, source = found.node, found.source
-        if found.inside < len(node.pages):
-            node = self._split(node, found.inside)
+        node, inside, _, source, _ = found
+        if inside < len(node.pages):
+            node = self._split(node, inside)
         if source is None or not with_source:
             return node, None
         # Either way the page to copy is now the source's first.
@@ -107,28 +107,32 @@ class RadixTree:
 
     def lock(self, node: Node, above: Node | None = None) -> None:
         """Add a lock to the path from `node` up to, not including, `above`."""
+        discard = self.unused.discard
         step: Node | None = node
         while step is not above:
             assert step is not None
-            if step.lock == 0:
+            lock = step.lock
+            step.lock = lock + 1
+            if not lock:
                 self.locked += len(step.pages)
-                self.unused.discard(step)
-            step.lock += 1
+                discard(step)
             step = step.parent
 
     def unlock(self, node: Node, above: Node | None = None) -> None:
         """Take a lock from the path from `node` up to, not including, `above`; counts as a use."""
-        self._clock += 1
+        self._clock = now = self._clock + 1
         step: Node | None = node
         while step is not above:
             assert step is not None
-            step.lock -= 1
-            step.time = self._clock
-            if step.lock == 0 and step.parent is not None:
+            step.time = now
+            step.lock = lock = step.lock - 1
+            up = step.parent
+            if not lock and up is not None:
                 self.locked -= len(step.pages)
                 self.unused.add(step)
-            step = step.parent
-        self._settle(node)
+            step = up
+        if not node.lock and not node.children:
+            self._settle(node)
 
     def fill_table(self, node: Node, above: Node | None, table: Int32) -> None:
         """Write the pages of the path from below `above` to `node` to the end of `table`."""
@@ -312,7 +316,7 @@ class RadixTree:
         parent, first = node.parent, node.key[: self.stride]
         assert parent is not None
         if parent.order is None:
-            parent.order = OrderedKeys()
+            parent.order = ChildKeys()
         parent.order.add(first)
         parent.children[first] = node
         self.nodes += 1
