@@ -189,11 +189,15 @@ def test_equal_constraints_compile_once_and_stay(compiler):
     assert [rid for rid, _ in compiler.poll()] == ["again"]  # from the cache, at once
 
 
-def test_a_batch_fills_its_rows_together(compiler):
+@pytest.mark.parametrize("cost", [0.0, 9.0])
+def test_a_batch_fills_its_rows_together(compiler, monkeypatch, cost):
     batch = [matcher(compiler, schema(OBJECT)) for _ in range(3)]
     feed(batch[1], OPENING)
     batch[2].take(256, ROOM)
-    rows = RowFiller(compiler._vocabulary, 2, slow=1.0).rows([*batch, None])
+    monkeypatch.setattr("radixserve.grammar.pool.THREADS_COST", cost)
+    filler = RowFiller(compiler._vocabulary, 2, slow=1.0)
+    filler.rows(batch[:1])
+    rows = filler.rows([*batch, None])
     bits = np.unpackbits(rows.view(np.uint8), axis=1, bitorder="little")
     alone = [legal(found) for found in batch]
     assert [np.flatnonzero(row).tolist() for row in bits[:3]] == alone
@@ -208,6 +212,7 @@ def test_a_mask_that_takes_too_long_ends_the_request(compiler):
         for found in batch:
             found.begin(ROOM, one_by_one=False)
         filler = RowFiller(make_vocabulary(), 2, slow=0.0)
+        filler._together = 9
         for _ in range(2):  # the first batch only tells that someone is slow
             filler.rows(batch)
             taken = [found.take(ord('"'), ROOM) for found in batch]
