@@ -31,19 +31,19 @@ class PageAllocator:
     def take(self, n: int) -> Int32:
         """n pages, [n] int32. Raises RuntimeError when fewer are free."""
         pages = np.empty(n, dtype=np.int32)
-        self.fill(pages)
+        self.fill(pages, 0)
         return pages
 
-    def fill(self, table: Int32) -> None:
-        """Write pages to all of `table`, [n] int32. Raises RuntimeError when fewer are free."""
-        n = len(table)
+    def fill(self, table: Int32, start: int) -> None:
+        """Write pages to table[start:]. Raises RuntimeError when fewer are free."""
+        n = len(table) - start
         if n > self.free:
             raise RuntimeError(f"{n} pages taken, {self.free} of {self.total} are free")
         top = self.total - self.free
-        table[:] = self._stack[top : top + n]
+        table[start:] = self._stack[top : top + n]
         self.free -= n
         if self._is_free is not None:
-            self._is_free[table] = False
+            self._is_free[table[start:]] = False
 
     def give(self, pages: Int32) -> None:
         """Take pages back, each of them once. Raises RuntimeError for more than are out, and, where

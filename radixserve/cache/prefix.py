@@ -82,8 +82,8 @@ class PrefixCache:
         root = self._tree.roots.get(namespace)
         if root is None:
             return 0
-        found = self._tree.match(root, key, 0, cap)
-        return found.depth * self.page_size + found.extra
+        _, _, depth, _, extra = self._tree.match(root, key, 0, cap)
+        return depth * self.page_size + extra
 
     def acquire(
         self, namespace: str, key: bytes, *, limit: int | None = None, reserve_pages: int = 0
@@ -114,10 +114,11 @@ class PrefixCache:
         lease = Lease(namespace, key, cap, node, table, self._sources)
         lease.depth = depth
         lease.matched = depth * self.page_size
-        tree.fill_table(node, None, table[:depth])
+        if depth:
+            tree.fill_table(node, None, table, depth)
         if source is not None:
             tree.lock(source)
-        self._take(table[depth:])
+        self._take(table, depth)
         if source is not None:
             lease.copy = self._copy_order(lease, source, found), source
             lease.matched += found.extra
@@ -156,7 +157,7 @@ class PrefixCache:
         if more > 0:
             had, lease.pages = lease.pages, np.empty(len(lease.pages) + more, dtype=np.int32)
             lease.pages[: len(had)] = had
-            self._take(lease.pages[len(had) :])
+            self._take(lease.pages, len(had))
         self._check()
         return True
 
@@ -331,7 +332,7 @@ class PrefixCache:
             return
         self._tree.lock(node, above=lease.node)
         own = lease.pages[start + (lease.tail is not None) : depth].copy()
-        self._tree.fill_table(node, lease.node, lease.pages[:depth])
+        self._tree.fill_table(node, lease.node, lease.pages, depth)
         above, lease.node, lease.depth = lease.node, node, depth
         if lease.tail is not None:
             tail, lease.tail = lease.tail, None
@@ -348,22 +349,22 @@ class PrefixCache:
             lease.copy = None
             self._tree.unlock(source)
 
-    def _take(self, table: Int32) -> None:
-        """Write pages to all of `table`, evicting where needed."""
-        short = len(table) - self._allocator.free
+    def _take(self, table: Int32, start: int) -> None:
+        """Write pages to table[start:], evicting where needed."""
+        short = len(table) - start - self._allocator.free
         if short > 0:
             self._tree.evict(short)
-        self._allocator.fill(table)
+        self._allocator.fill(table, start)
 
     def _cap(self, key: bytes, limit: int | None) -> int:
-        tokens, odd = divmod(len(key), 4)
-        if tokens == 0 or odd:
-            raise ValueError(f"a key is the bytes of one or more int32 ids, not {len(key)} bytes")
-        if limit is not None and limit < 0:
+        n = len(key)
+        if n == 0 or n % 4:
+            raise ValueError(f"a key is the bytes of one or more int32 ids, not {n} bytes")
+        if limit is None:
+            return n // 4 - 1 if self._is_enabled else 0
+        if limit < 0:
             raise ValueError(f"limit must not be negative, not {limit}")
-        if not self._is_enabled:
-            return 0
-        return tokens - 1 if limit is None else min(tokens - 1, limit)
+        return min(n // 4 - 1, limit) if self._is_enabled else 0
 
     def _require_live(self, lease: Lease) -> None:
         if lease.is_released:

@@ -134,9 +134,8 @@ class RadixTree:
         if not node.lock and not node.children:
             self._settle(node)
 
-    def fill_table(self, node: Node, above: Node | None, table: Int32) -> None:
-        """Write the pages of the path from below `above` to `node` to the end of `table`."""
-        end = len(table)
+    def fill_table(self, node: Node, above: Node | None, table: Int32, end: int) -> None:
+        """Write the pages of the path from below `above` to `node` to `table`, up to `end`."""
         step: Node | None = node
         while step is not above:
             assert step is not None
