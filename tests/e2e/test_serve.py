@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import openai
+import psutil
 import pytest
 
 from tests.e2e.test_engine import prompt_of
@@ -233,5 +234,26 @@ def test_o04_sigterm_ends_cleanly(tiny_model, tmp_path, when: str) -> None:
         with socket.socket() as again:
             again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             again.bind(("127.0.0.1", running.port))
+    finally:
+        running.stop()
+
+
+def test_o04_sigterm_while_a_grammar_compiles(tiny_model, tmp_path) -> None:
+    """The call that waits for it gets an answer, the process that compiles ends with the rest."""
+    running = Server(tiny_model, tmp_path / "log", "--grace", "1")
+    schema = {"enum": [f"value {i}" for i in range(4000)]}
+    params = {"json_schema": schema, "max_new_tokens": 8}
+    try:
+        running.wait_ready()
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(post, running, "/generate", text="x", sampling_params=params)
+            front = psutil.Process(running.process.pid)
+            wait_until(lambda: len(front.children(recursive=True)) > 1, 20)
+            assert not call.done(), call.result().text
+            family = front.children(recursive=True)
+            running.process.send_signal(signal.SIGTERM)
+            assert running.process.wait(15) == 0, running.log.read_text()
+            assert call.result().status_code in (200, 503)  # aborted, or the engine is gone
+        assert not [child.pid for child in family if is_running(child.pid)]
     finally:
         running.stop()
