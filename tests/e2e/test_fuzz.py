@@ -8,13 +8,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from decimal import Decimal
-from typing import Any
 
 import jsonschema
 import pytest
 
 from radixserve import Engine
-from tests.schema_corpus import CORPUS
+from tests.schema_corpus import CORPUS, without_nullable
 
 BATCH = 64
 PROMPT = "Answer in JSON, please. The text: It was late in the year when Maria wrote. JSON:\n"
@@ -54,16 +53,6 @@ def violations(engine: Engine, seeds: int, tokens: int) -> tuple[list[str], Coun
             if is_cut != meta.get("truncated", False) or len(reply["output_ids"]) > tokens:
                 wrong.append(f"{name}, seed {seed}: {meta}")
     return wrong, ends
-
-
-def without_nullable(schema: Any) -> Any:
-    """OpenAPI's keyword in words that jsonschema knows."""
-    if isinstance(schema, list):
-        return [without_nullable(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    plain = {key: without_nullable(value) for key, value in schema.items() if key != "nullable"}
-    return {"anyOf": [plain, {"type": "null"}]} if schema.get("nullable") is True else plain
 
 
 def fault_of(schema: object, text: str) -> str | None:
