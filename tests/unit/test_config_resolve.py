@@ -71,11 +71,23 @@ def test_what_was_asked_for_is_kept():
     )
 
 
-def test_each_choice_is_logged_with_its_reason(caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("radixserve"), "propagate", True)
-    with caplog.at_level(logging.INFO, logger="radixserve"):
-        resolve(configure(kv_tokens=100), SERVER)
-    assert caplog.messages == [
+class Lines(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def test_each_choice_is_logged_with_its_reason(monkeypatch):
+    """Whatever handlers earlier tests have left."""
+    lines, logger = Lines(), logging.getLogger("radixserve")
+    for name, value in {"handlers": [lines], "level": logging.INFO, "propagate": False}.items():
+        monkeypatch.setattr(logger, name, value)
+    logger.setLevel(logging.INFO)
+    resolve(configure(kv_tokens=100), SERVER)
+    assert lines.lines == [
         "device: cpu (no GPU here that torch was built for)",
         "dtype: bfloat16 (the CPU has amx_bf16)",
         "attention: cpu (no native kernels: no compiler at install, or RADIXSERVE_ISA=off)",
