@@ -112,7 +112,9 @@ class Matcher:
             return Taken((token,), close=Close.WHOLE, stopped=True)
         before, after = self._at, self._walked(self._at, (token,))
         if before is not None and not self._fits(after, room):
-            return self._close(before)
+            ending = self._ending(before)
+            if ending is not None:  # else no tokens spell it, and nothing better is known
+                return self._close(ending)
         self._accept((token,), after)
         return self._onward([token], room)
 
@@ -241,10 +243,8 @@ class Matcher:
             return Taken((*ids, *forced), len(forced), Close.WHOLE)
         return Taken((*ids, *forced), len(forced))
 
-    def _close(self, state: State) -> Taken:
+    def _close(self, ending: list[int]) -> Taken:
         """The shortest ending, here and now."""
-        ending = self._ending(state)
-        assert ending is not None, "an ending was known to fit"
         if not self._one_by_one or not ending:
             return Taken(tuple(ending), len(ending), Close.SHORT)
         self._pending = ending
