@@ -15,8 +15,8 @@ from radixserve.errors import EngineDead
 
 
 def routes(front: Front) -> APIRouter:
-    """GET /health: 200 while the engine is there, answers and gets on with its steps, also while it
-    computes a long one. GET /ready: 200 while calls are taken. GET /metrics: for Prometheus."""
+    """HEAD does as GET. /health: 200 while the engine is there, answers and gets on with its steps, also while it
+    computes a long one. /ready: 200 while calls are taken. /metrics: for Prometheus."""
     router = APIRouter()
 
     async def health() -> Response:
@@ -36,7 +36,7 @@ def routes(front: Front) -> APIRouter:
         text, content_type = await asyncio.to_thread(front.metrics.scrape, accept)
         return Response(text, headers={"Content-Type": content_type})
 
-    router.add_api_route("/health", health, methods=["GET"])
-    router.add_api_route("/ready", ready, methods=["GET"])
-    router.add_api_route("/metrics", metrics, methods=["GET"])
+    router.add_api_route("/health", health, methods=["GET", "HEAD"])
+    router.add_api_route("/ready", ready, methods=["GET", "HEAD"])
+    router.add_api_route("/metrics", metrics, methods=["GET", "HEAD"])
     return router

@@ -11,24 +11,22 @@ from radixserve.api.openai.constraint import _FIELDS, _STRUCTURED, StructuredOut
 from radixserve.grammar.check import check
 from radixserve.native.sampling import KINDS, Sampling
 from radixserve.wire.params import Constraint, SamplingParams
+from tests.api.constraint_talk import (
+    ANSWER,
+    BOTH,
+    EBNF,
+    PLAIN,
+    SCHEMA,
+    STREAM_OR_NOT,
+    response_format,
+)
 from tests.api.scripted import ScriptedGateway
 from tests.api.talk import CHAT, COMPLETIONS, answered, ask, error_of, hello, streamed
-
-SCHEMA = {
-    "type": "object",
-    "properties": {"n": {"type": "integer"}},
-    "required": ["n"],
-    "additionalProperties": False,
-}
-EBNF = 'root ::= "yes" | "no"'
-PLAIN = {CHAT: hello(), COMPLETIONS: {"prompt": "x"}}
-BOTH = pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-STREAM_OR_NOT = pytest.mark.parametrize("stream", [False, True])
 
 
 @pytest.fixture
 def gateway(renderer):
-    return ScriptedGateway(renderer, ('{"n": 5}',))
+    return ScriptedGateway(renderer, (ANSWER,))
 
 
 def reached(gateway, path, body) -> Constraint | None:
@@ -48,10 +46,6 @@ def is_schema(constraint, wanted=SCHEMA) -> bool:
 
 def reached_value(schema) -> str:
     return check(Constraint(kind="json_schema", value=json.dumps(schema))).value
-
-
-def response_format(**inner):
-    return {"type": "json_schema", "json_schema": inner}
 
 
 # ---- OpenAI: A07 ----

@@ -8,28 +8,22 @@ import json
 import pytest
 
 from radixserve.errors import InvalidRequest
+from tests.api.constraint_talk import (
+    ANSWER,
+    BOTH,
+    EBNF,
+    PLAIN,
+    SCHEMA,
+    STREAM_OR_NOT,
+    response_format,
+)
 from tests.api.scripted import ScriptedGateway
-from tests.api.talk import CHAT, COMPLETIONS, ask, error_of, hello
-
-SCHEMA = {
-    "type": "object",
-    "properties": {"n": {"type": "integer"}},
-    "required": ["n"],
-    "additionalProperties": False,
-}
-EBNF = 'root ::= "yes" | "no"'
-PLAIN = {CHAT: hello(), COMPLETIONS: {"prompt": "x"}}
-BOTH = pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-STREAM_OR_NOT = pytest.mark.parametrize("stream", [False, True])
+from tests.api.talk import CHAT, ask, error_of, hello
 
 
 @pytest.fixture
 def gateway(renderer):
-    return ScriptedGateway(renderer, ('{"n": 5}',))
-
-
-def response_format(**inner):
-    return {"type": "json_schema", "json_schema": inner}
+    return ScriptedGateway(renderer, (ANSWER,))
 
 
 @BOTH

@@ -11,24 +11,14 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from radixserve.errors import InvalidRequest
 from radixserve.native import bound
+from tests.api.constraint_talk import ANSWER, BOTH, PLAIN, SCHEMA
 from tests.api.scripted import ScriptedGateway, client
-from tests.api.talk import CHAT, COMPLETIONS, answered, hello, streamed
-
-SCHEMA = {
-    "type": "object",
-    "properties": {"n": {"type": "integer"}},
-    "required": ["n"],
-    "additionalProperties": False,
-}
-EBNF = 'root ::= "yes" | "no"'
-PLAIN = {CHAT: hello(), COMPLETIONS: {"prompt": "x"}}
-BOTH = pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-STREAM_OR_NOT = pytest.mark.parametrize("stream", [False, True])
+from tests.api.talk import CHAT, answered, hello, streamed
 
 
 @pytest.fixture
 def gateway(renderer):
-    return ScriptedGateway(renderer, ('{"n": 5}',))
+    return ScriptedGateway(renderer, (ANSWER,))
 
 
 # ---- replies ----

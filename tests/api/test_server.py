@@ -147,9 +147,12 @@ def test_a_call_names_the_served_model_or_none(gateway, path):
 def test_health_follows_the_engine(gateway):
     assert ask(gateway, "/health", None, "GET").status_code == 200
     assert ask(gateway, "/health_generate", None, "GET").status_code == 200
+    for path in ("/health", "/ready", "/metrics", "/health_generate"):
+        assert ask(gateway, path, None, "HEAD").status_code == 200
     gateway.alive = False
     for path in ("/health", "/health_generate"):
         assert error_of(ask(gateway, path, None, "GET"), 503)["code"] == "engine_dead"
+        assert ask(gateway, path, None, "HEAD").status_code == 503
     for path, body in CALLS.items():
         for stream in (False, True):
             response = ask(gateway, path, {**body, "stream": stream})

@@ -268,12 +268,13 @@ def test_a_dead_engine_ends_the_run_and_the_next_one_goes_on(renderer):
     with pytest.raises(EngineDead):
         run(renderer, source, output, gateway=Dying(renderer), window=2)
     first = output.getvalue()
-    assert first.count(b"\n") == 5
+    answered = first.count(b"\n")
+    assert answered in (4, 5)  # the fifth may be in flight beside the one that ends the engine
     output.seek(0)
     found, tally = run(renderer, source, output)
     assert output.getvalue().startswith(first)
     assert [line["id"] for line in found] == list(range(9))
-    assert (tally.kept, tally.answered) == (5, 4)
+    assert (tally.kept, tally.answered) == (answered, 9 - answered)
 
 
 @pytest.mark.parametrize("torn", [b"", b"{", b'{"id":3,"te', b'{"id":3,"text":"th"}'])

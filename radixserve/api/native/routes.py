@@ -70,7 +70,7 @@ def _add_health(router: APIRouter, front: Front) -> None:
         await unless_gone(request.receive, probe.run())
         return answer({"status": "ok"})
 
-    router.add_api_route("/health_generate", health_generate, methods=["GET"])
+    router.add_api_route("/health_generate", health_generate, methods=["GET", "HEAD"])
 
 
 def _add_information(router: APIRouter, front: Front) -> None:
