@@ -59,6 +59,15 @@ class Request:
     keeps_stop: bool = False
 
 
+def of_key(bound: str, namespace: str) -> str:
+    """Where a request of `namespace` looks, when its key is bound to the namespace `bound`.
+
+    No two keys' namespaces meet, nor those without one: a request's own begins with a digit or is
+    empty. bound "" is a key that is not bound.
+    """
+    return f"@{len(bound)}:{bound}{namespace}" if bound else namespace
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """Counts of one output; prompt and cached counts of outputs of one request are the same prompt.

@@ -27,7 +27,7 @@ from radixserve.gateway import Gateway, Watched
 from radixserve.metrics.trail import Recorder
 from radixserve.models.spec import read_spec
 from radixserve.text.renderer import Renderer
-from radixserve.warm import read_prompts, warm_up
+from radixserve.warm import WarmPrompt, read_prompts, warm_up
 from radixserve.weights import source
 from radixserve.wire import codec
 from radixserve.wire.channels import FrontChannel, MemoryFront, ZmqFront
@@ -113,7 +113,7 @@ class Site:
     config: Config
     renderer: Renderer
     setup: bytes
-    warm: tuple[bytes, ...]
+    warm: tuple[WarmPrompt, ...]
     inline: bool
 
     @classmethod

@@ -10,9 +10,10 @@ import contextlib
 import json
 import pathlib
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from radixserve.chunks import Chunk, Request
+from radixserve.chunks import Chunk, Request, of_key
 from radixserve.errors import ConfigError, InvalidRequest, RequestError
 from radixserve.log import logger
 from radixserve.metrics.trail import Origin
@@ -24,12 +25,21 @@ COMPUTE_ONLY = SamplingParams(max_new_tokens=0, temperature=0.0)
 Submit = Callable[[Request], AsyncGenerator[Chunk, None]]
 
 
-def read_prompts(path: str, renderer: Renderer) -> tuple[bytes, ...]:
-    """The prompts of a file as int32 bytes, in its order; none for an empty path.
+@dataclass(frozen=True, slots=True)
+class WarmPrompt:
+    """ids: int32 bytes. namespace: whose requests find it, as in a key file; "" for keys without
+    one."""
 
-    A line is a JSON text, a list of messages, or an object with one of "text" and "messages";
-    empty lines are skipped. Messages are followed by nothing: what a client adds to them comes
-    next. Raises ConfigError naming the line.
+    ids: bytes
+    namespace: str = ""
+
+
+def read_prompts(path: str, renderer: Renderer) -> tuple[WarmPrompt, ...]:
+    """The prompts of a file, in its order; none for an empty path.
+
+    A line is a JSON text, a list of messages, or an object with one of "text" and "messages" and,
+    if wanted, "namespace"; empty lines are skipped. Messages are followed by nothing: what a client
+    adds to them comes next. Raises ConfigError naming the line.
     """
     if not path:
         return ()
@@ -47,13 +57,19 @@ def read_prompts(path: str, renderer: Renderer) -> tuple[bytes, ...]:
     return tuple(prompts)
 
 
-async def warm_up(prompts: Sequence[bytes], submit: Submit) -> None:
+async def warm_up(prompts: Sequence[WarmPrompt], submit: Submit) -> None:
     """Compute the prompts, the first of the file first, and have them kept. Raises ConfigError for
     one that is too long, or what submit raises."""
     cached = computed = 0
     for number, prompt in enumerate(prompts, start=1):
         nobody = Origin(counted=False)
-        request = Request(prompt=prompt, params=COMPUTE_ONLY, warm=True, origin=nobody)
+        request = Request(
+            prompt=prompt.ids,
+            params=COMPUTE_ONLY,
+            namespace=of_key(prompt.namespace, ""),
+            warm=True,
+            origin=nobody,
+        )
         try:
             async with contextlib.aclosing(submit(request)) as chunks:
                 async for chunk in chunks:
@@ -68,9 +84,15 @@ async def warm_up(prompts: Sequence[bytes], submit: Submit) -> None:
         )
 
 
-def _prompt(line: Any, renderer: Renderer) -> bytes:
-    if isinstance(line, dict) and len(line) == 1 and line.keys() <= {"text", "messages"}:
-        (line,) = line.values()
+def _prompt(line: Any, renderer: Renderer) -> WarmPrompt:
+    namespace = ""
+    if isinstance(line, dict):
+        fields = dict(line)
+        namespace = fields.pop("namespace", "")
+        if not isinstance(namespace, str):
+            raise InvalidRequest("namespace must be a text")
+        if len(fields) == 1 and fields.keys() <= {"text", "messages"}:
+            (line,) = fields.values()
     match line:
         case str():
             ids = renderer.encode_text(line)
@@ -82,7 +104,7 @@ def _prompt(line: Any, renderer: Renderer) -> bytes:
             )
     if not len(ids):
         raise InvalidRequest("the prompt is empty")
-    return ids.astype("<i4").tobytes()
+    return WarmPrompt(ids.astype("<i4").tobytes(), namespace)
 
 
 def _is_message(value: Any) -> bool:

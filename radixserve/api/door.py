@@ -13,7 +13,7 @@ from dataclasses import replace
 from radixserve.api.caller import caller
 from radixserve.api.faults import RateLimited
 from radixserve.api.tenants import Tenant
-from radixserve.chunks import Chunk, Request
+from radixserve.chunks import Chunk, Request, of_key
 from radixserve.config.schema import HttpConfig
 from radixserve.errors import EngineDead, InvalidRequest
 from radixserve.native.calls import Door
@@ -65,7 +65,7 @@ class OperatedDoor:
             request,
             origin=who.origin,
             timeout_s=_shortest(request.timeout_s, self._timeout),
-            namespace=_inside(tenant, request.namespace),
+            namespace=of_key(tenant.namespace if tenant else "", request.namespace),
         )
         if tenant is not None:
             _check(tenant, request)
@@ -107,14 +107,6 @@ class OperatedDoor:
 
 def _shortest(asked: float | None, most: float | None) -> float | None:
     return min((seconds for seconds in (asked, most) if seconds is not None), default=None)
-
-
-def _inside(tenant: Tenant | None, namespace: str) -> str:
-    """The caller's part of the cache. No two tenants' namespaces meet, nor those without one: a
-    request's own begins with a digit or is empty."""
-    if tenant is None or not tenant.namespace:
-        return namespace
-    return f"@{len(tenant.namespace)}:{tenant.namespace}{namespace}"
 
 
 def _check(tenant: Tenant, request: Request) -> None:

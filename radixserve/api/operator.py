@@ -15,8 +15,9 @@ from radixserve.errors import EngineDead
 
 
 def routes(front: Front) -> APIRouter:
-    """HEAD does as GET. /health: 200 while the engine is there, answers and gets on with its steps, also while it
-    computes a long one. /ready: 200 while calls are taken. /metrics: for Prometheus."""
+    """HEAD does as GET. /health: 200 while the engine is there, answers and gets on with its
+    steps, also while it computes a long one. /ready: 200 while calls are taken. /metrics: for
+    Prometheus."""
     router = APIRouter()
 
     async def health() -> Response:

@@ -12,6 +12,7 @@ from radixserve.api.app import create_app
 from radixserve.api.life import Life
 from radixserve.config.schema import Config, HttpConfig, ModelConfig
 from radixserve.errors import QueueFull
+from radixserve.warm import read_prompts, warm_up
 from tests.api.scripted import MODEL, ScriptedGateway, client
 from tests.api.talk import CHAT, ask, error_of, events_of, hello
 
@@ -115,6 +116,21 @@ def test_tenants_never_share_a_prefix(gateway, key_file):
 
     found = with_client(gateway, go, api_key_file=key_file)
     assert found == [False, True, False, False, True, False, False, True]
+
+
+def test_warm_prompts_meet_the_keys_of_their_namespace(gateway, key_file, tmp_path, renderer):
+    path = tmp_path / "warm.jsonl"
+    path.write_text(json.dumps(TEXT | {"namespace": "alice"}))
+    asyncio.run(warm_up(read_prompts(str(path), renderer), gateway.submit))
+
+    async def go(http_client):
+        cached = []
+        for key in ("b", "s", "a"):
+            reply = await http_client.post("/generate", json=TEXT, headers=bearer(key))
+            cached.append(reply.json()["meta_info"]["cached_tokens"] > 0)
+        return cached
+
+    assert with_client(gateway, go, api_key_file=key_file) == [False, False, True]
 
 
 def test_requests_a_minute(gateway, key_file):

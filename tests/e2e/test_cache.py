@@ -85,6 +85,8 @@ def test_warm_prompts_beyond_their_share_are_computed_and_not_kept(
         ('[{"role": "user"}]', "role and content"),
         ('[{"role": "user", "content": "x"}, 3]', "role and content"),
         ('[{"role": 3, "content": "x"}]', "role"),
+        ('{"text": "x", "namespace": 3}', "namespace"),
+        ('{"namespace": "x"}', "text"),
         ("[" * 5000, "line 3"),
     ],
 )
