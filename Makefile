@@ -23,10 +23,10 @@ CHECK_PYTHON := import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 1
 
 help:
 	@echo "make demo     run a program on the embedded model"
-	@echo "make test     run the tests, with coverage"
+	@echo "make test     run the tests"
 	@echo "make lint     run the static checks"
 	@echo "make serve    serve the embedded model over HTTP"
-	@echo "make nightly  run every test, the long ones too"
+	@echo "make nightly  run every test, the long ones too, with coverage and sanitizers"
 	@echo "make gpu-check  measure and check everything on a GPU, a few minutes"
 	@echo "make sanitize  run the tests of the native kernels under sanitizers"
 	@echo "make venv     make .venv with everything in it"
@@ -69,12 +69,13 @@ demo: model
 	@$(BIN)/python examples/quickstart.py
 
 test: model
-	@echo "== tests (all but the slow ones), coverage over radixserve, lang and kernels"
-	@$(BIN)/python -m pytest --cov --cov-report=term $(ARGS)
+	@echo "== tests (all but the slow ones)"
+	@$(BIN)/python -m pytest $(ARGS)
 
 nightly: model
-	@echo "== every test, the slow ones too"
-	@RADIXSERVE_TEST_PROFILE=nightly $(BIN)/python -m pytest -m "slow or not slow" $(ARGS)
+	@echo "== every test, the slow ones too, coverage over radixserve, lang and kernels"
+	@RADIXSERVE_TEST_PROFILE=nightly $(BIN)/python -m pytest -m "slow or not slow" \
+	  --cov --cov-report=term $(ARGS)
 	@$(MAKE) --no-print-directory sanitize
 
 # The tests of the native kernels on a build that checks addresses and undefined behaviour. Python
