@@ -18,17 +18,14 @@ from radixserve.api.openai.schema import (
     Message,
     ToolCall,
 )
-from radixserve.api.openai.tools import Toolbox, toolbox_of
-from radixserve.api.openai.tools_wish import is_marked, tool_wish
-from radixserve.api.openai.turn import TextTurn, ToolTurn, Turn
-from radixserve.chunks import Chunk, Finish, Request
+from radixserve.api.openai.tools import toolbox_of
+from radixserve.api.openai.turn import Turn
+from radixserve.api.turns.ask import Ask, prepare
+from radixserve.chunks import Chunk, Finish
 from radixserve.errors import InvalidRequest
-from radixserve.native.calls import Door, new_rid, room_of
-from radixserve.native.constraint import Wish
+from radixserve.native.calls import Door
 from radixserve.native.fields import read
-from radixserve.native.request import check_rid, namespace, program_ref
 from radixserve.text.tokenizer import Tokenizer
-from radixserve.text.tool_calls import Syntax
 from radixserve.wire.params import MAX_TOP_LOGPROBS
 
 MAX_MESSAGES = 10_000
@@ -42,40 +39,39 @@ def chat_job(given: ChatRequest, gateway: Door, default_max_tokens: int) -> Job:
     Raises InvalidRequest naming the field at fault.
     """
     options = stream_options(given)
+    asked = prepare(_ask(given, default_max_tokens), gateway)
+    request = asked.request
+    has_logprobs = request.output_logprobs is not None
+    choices = [
+        ChatChoice(i, asked.tokenizer, has_logprobs, Turn(asked.hearing(), asked.syntax.new_id))
+        for i in range(request.params.n)
+    ]
+    head = Head(model=gateway.model_name, rid=request.rid, show_usage=options.include_usage)
+    return Job((request,), head, ChatReply(choices), asked.wish, asked.tokenizer)
+
+
+def _ask(given: ChatRequest, default_max_tokens: int) -> Ask:
     params = sampling_params(given, default_max_tokens)
     best = _best(given)
-    answer, box = wish_of(given), toolbox_of(given)
-    speech = gateway.renderer.speech
-    wish = tool_wish(box, answer, speech.syntax, output_limit(given))
-    rid = given.rid or new_rid()
-    check_rid(rid)
-    request = Request(
-        prompt=_prompt(given, gateway, box),
+    reserved = RESERVED_VARIABLES & given.chat_template_kwargs.keys()
+    if reserved:
+        raise InvalidRequest(
+            f"chat_template_kwargs may not set {min(reserved)}", param="chat_template_kwargs"
+        )
+    return Ask(
+        messages=read_messages(given.messages),
         params=params,
-        rid=rid,
-        output_logprobs=best,
-        namespace=namespace(given.cache_salt),
-        priority=given.priority,
-        timeout_s=given.timeout_s,
-        program=program_ref(given.program),
-        explain_cache=given.explain_cache,
+        limit=output_limit(given),
+        labels=given,
+        box=toolbox_of(given),
+        answer=wish_of(given),
+        best=best,
         shows_special=not given.skip_special_tokens,
         keeps_stop=given.no_stop_trim or given.include_stop_str_in_output,
+        add_generation_prompt=given.add_generation_prompt,
+        continue_final_message=given.continue_final_message,
+        variables=given.chat_template_kwargs,
     )
-    tokenizer = gateway.renderer.tokenizer
-    choices = [
-        ChatChoice(i, tokenizer, best is not None, _turn(box, answer, speech.syntax))
-        for i in range(params.n)
-    ]
-    head = Head(model=gateway.model_name, rid=rid, show_usage=options.include_usage)
-    return Job((request,), head, ChatReply(choices), wish, tokenizer)
-
-
-def _turn(box: Toolbox, answer: Wish | None, syntax: Syntax) -> Turn:
-    if not box.names:
-        return TextTurn()
-    parser = syntax.parser(box.names, is_marked=is_marked(box, answer))
-    return ToolTurn(parser, syntax.new_id)
 
 
 class ChatReply:
@@ -172,26 +168,6 @@ def read_messages(given: list[Any]) -> list[dict[str, Any]]:
             param="messages",
         )
     return [_message(raw, f"messages[{i}]") for i, raw in enumerate(given)]
-
-
-def _prompt(given: ChatRequest, gateway: Door, box: Toolbox) -> bytes:
-    messages = read_messages(given.messages)
-    reserved = RESERVED_VARIABLES & given.chat_template_kwargs.keys()
-    if reserved:
-        raise InvalidRequest(
-            f"chat_template_kwargs may not set {min(reserved)}", param="chat_template_kwargs"
-        )
-    ids = gateway.renderer.encode_messages(
-        messages,
-        room_of(gateway),
-        add_generation_prompt=given.add_generation_prompt,
-        continue_final_message=given.continue_final_message,
-        tools=list(box.shown) or None,
-        **given.chat_template_kwargs,
-    )
-    if not len(ids):
-        raise InvalidRequest("the messages give an empty prompt", param="messages")
-    return ids.astype("<i4").tobytes()
 
 
 def _message(raw: object, at: str) -> dict[str, Any]:

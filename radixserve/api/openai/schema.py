@@ -14,8 +14,9 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from radixserve.api.turns.ask import Labelled
 from radixserve.native.constraint import Mode
-from radixserve.native.fields import Name, Seconds, read
+from radixserve.native.fields import Name, read
 from radixserve.wire.params import Whitespace
 
 Given = TypeVar("Given", bound="Sampled")
@@ -27,13 +28,13 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     include_usage: bool = False
 
 
-class Sampled(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class Sampled(Labelled, msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What chat and completions have in common.
 
     max_tokens, max_completion_tokens: the smaller holds where both are given; with neither,
     config.http.default_max_tokens does. The bound is cut to what the context has room for.
-    top_k, min_p, repetition_penalty, min_tokens, stop_token_ids, ignore_eos, priority, timeout_s,
-    cache_salt, rid, program and explain_cache are ours: see SamplingParams and the native dialect.
+    top_k, min_p, repetition_penalty, min_tokens, stop_token_ids and ignore_eos are ours, as all
+    of Labelled: see SamplingParams.
     response_format to constraint_mode: api/openai/constraint.py. no_stop_trim and
     include_stop_str_in_output are two names for one thing; spaces_between_special_tokens changes
     nothing, see native/sampling.py.
@@ -59,12 +60,6 @@ class Sampled(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     stop_token_ids: list[int] = []
     stop_regex: str | list[str] = []
     ignore_eos: bool = False
-    priority: int = 0
-    timeout_s: Seconds | None = None
-    cache_salt: Name = ""
-    rid: str = ""
-    program: dict[str, Any] | None = None
-    explain_cache: bool = False
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     no_stop_trim: bool = False

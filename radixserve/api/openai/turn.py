@@ -7,78 +7,44 @@ log-probabilities, how a call is written.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
-from radixserve.text.tool_calls_stream import Argued, Begun, Said, ToolCallParser
-from radixserve.text.tool_calls_stream import Event as Heard
+from radixserve.api.turns.hearing import Heard, Hearing
+from radixserve.text.tool_calls_stream import Argued, Begun, Said
 
 Event = dict[str, Any]
 
 
-class Turn(Protocol):
-    """has_calls: a call has begun."""
-
-    @property
-    def has_calls(self) -> bool: ...
-    def opening(self) -> Event:
-        """The first delta of a stream."""
-
-    def add(self, text: str, is_last: bool) -> list[Event]:
-        """Deltas of what `text` adds."""
-
-    def message(self) -> Event:
-        """The whole message, once all text was added."""
-
-
-class TextTurn:
-    """Where there are no tools, all is text."""
-
-    has_calls = False
-
-    def __init__(self) -> None:
-        self._text = ""
-
-    def opening(self) -> Event:
-        return {"role": "assistant", "content": ""}
-
-    def add(self, text: str, is_last: bool) -> list[Event]:
-        del is_last  # nothing is held back
-        self._text += text
-        return [{"content": text}] if text else []
-
-    def message(self) -> Event:
-        return {"role": "assistant", "content": self._text, "refusal": None}
-
-
-class ToolTurn:
-    """Where there are tools. content is null where nothing but calls was said.
+class Turn:
+    """content is null where nothing but calls was said.
 
     The first delta of a call has its id and name, those after it have arguments alone.
     """
 
-    def __init__(self, parser: ToolCallParser, new_id: Callable[[], str]) -> None:
-        self._parser = parser
+    def __init__(self, hearing: Hearing, new_id: Callable[[], str]) -> None:
+        self._hearing = hearing
         self._new_id = new_id
         self._text = ""
         self._calls: list[Event] = []
 
     @property
     def has_calls(self) -> bool:
+        """A call has begun."""
         return bool(self._calls)
 
     def opening(self) -> Event:
-        return {"role": "assistant", "content": None}
+        """The first delta of a stream."""
+        return {"role": "assistant", "content": None if self._hearing.has_tools else ""}
 
     def add(self, text: str, is_last: bool) -> list[Event]:
-        heard = self._parser.feed(text)
-        if is_last:
-            heard += self._parser.finish()
-        deltas = [self._delta(event) for event in heard]
-        if is_last and not self._text and not self._calls:
+        """Deltas of what `text` adds."""
+        deltas = [self._delta(event) for event in self._hearing.add(text, is_last)]
+        if is_last and self._hearing.has_tools and not self._text and not self._calls:
             deltas.append({"content": ""})
         return deltas
 
     def message(self) -> Event:
+        """The whole message, once all text was added."""
         content = self._text if self._text or not self._calls else None
         message: Event = {"role": "assistant", "content": content, "refusal": None}
         return message | {"tool_calls": self._calls} if self._calls else message

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from radixserve.api.openai.tools import Toolbox
+from radixserve.api.turns.toolbox import Toolbox
 from radixserve.errors import InvalidRequest
 from radixserve.native.constraint import Wish
 from radixserve.text.tool_calls import Syntax
