@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import types
@@ -14,27 +13,11 @@ from pydantic import BaseModel
 from radixserve.api.app import create_app
 from radixserve.config.schema import Config
 from tests.api.listening import listening
-from tests.api.scripted import MODEL, ScriptedGateway
+from tests.api.scripted import MODEL
 from tests.api.talk import ask
+from tests.api.tool_talk import Turns, written
 
 STREAM_OR_NOT = pytest.mark.parametrize("stream", [False, True])
-
-
-class Turns(ScriptedGateway):
-    """Says turns[i] to its request i, or the last."""
-
-    turns: list[str] = []  # noqa: RUF012 (set by each test)
-
-    async def submit(self, request):
-        self.outputs = [self.turns[min(len(self.requests), len(self.turns) - 1)]]
-        async with contextlib.aclosing(super().submit(request)) as chunks:
-            async for chunk in chunks:
-                yield chunk
-
-
-def written(name, **arguments):
-    inner = json.dumps({"name": name, "arguments": arguments})
-    return f"<tool_call>\n{inner}\n</tool_call>"
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 from typing import Any
@@ -27,6 +28,24 @@ CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</
 NOW_CALL = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 PARIS = ("get_weather", '{"city": "Paris"}')
 NAMED = {"type": "function", "function": {"name": "now"}}
+
+
+class Turns(ScriptedGateway):
+    """Says turns[i] to its request i, or the last."""
+
+    turns: list[str] = []  # noqa: RUF012 (set by each test)
+
+    async def submit(self, request):
+        self.outputs = [self.turns[min(len(self.requests), len(self.turns) - 1)]]
+        async with contextlib.aclosing(super().submit(request)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+
+def written(name: str, **arguments: Any) -> str:
+    """A call as the scripted model writes it."""
+    inner = json.dumps({"name": name, "arguments": arguments})
+    return f"<tool_call>\n{inner}\n</tool_call>"
 
 
 def gateway_of(renderer, *outputs):
