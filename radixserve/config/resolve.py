@@ -45,6 +45,9 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "request_timeout": (0.0, 7 * 86400.0),
     "reader_timeout": (0.0, 86400.0),
     "default_max_tokens": (1, 2**31 - 1),
+    "store_responses": (0, 10_000_000),
+    "store_mib": (1, 2**20),
+    "store_seconds": (1.0, 366 * 86400.0),
     "grace": (0.0, 3600.0),
 }
 """Smallest and largest value of every number in config.schema, both allowed."""

@@ -158,6 +158,11 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
     default_max_tokens: Annotated[
         int, Doc(description="output bound of OpenAI requests that name none, in tokens")
     ] = 1024
+    store_responses: Annotated[
+        int, Doc(description="replies of /v1/responses that are kept for later ones; 0: none")
+    ] = 10_000
+    store_mib: Annotated[int, Doc(description="memory for them in MiB; the oldest go first")] = 64
+    store_seconds: Annotated[float, Doc(description="seconds that they are kept")] = 86_400.0
     grace: Annotated[float, Doc(description="seconds that streams get to end at shutdown")] = 10.0
     supervise: Annotated[
         bool, Doc(description="start a new engine when the engine has crashed or hangs")
