@@ -58,7 +58,7 @@ class Entrance:
             with self._inside(scope["path"], tenant), acting_for(who):
                 await self._app(scope, receive, send)
         except Refused as refused:
-            await fault(refused.error)(scope, receive, send)
+            await fault(refused.error, scope)(scope, receive, send)
 
     def _tenant(self, scope: Scope) -> Tenant | None:
         """None where there are no keys. Raises Refused."""

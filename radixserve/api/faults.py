@@ -1,4 +1,5 @@
-"""How an error looks over HTTP: always {"error": {message, type, param, code}}.
+"""How an error looks over HTTP: {"error": {message, type, param, code}} unless a dialect has put
+an envelope of its own into the call's scope.
 
 Owns: the envelope, the status of each kind of error, the last resort for errors that nobody
 expected. Must not know: routes, dialects.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -27,6 +28,9 @@ _TYPES = {
 }
 ENGINE_RETRY_AFTER = 5.0  # seconds
 MAX_SAID = 2000  # characters
+ENVELOPE = "radixserve.envelope"  # in a call's scope: the Envelope of its dialect
+
+Envelope = Callable[[BaseException], tuple[int, dict[str, Any]]]
 _FRAMEWORK_CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
@@ -100,10 +104,11 @@ def envelope(error: BaseException) -> tuple[int, dict[str, Any]]:
             )
 
 
-def fault(error: BaseException, headers: Mapping[str, str] | None = None) -> Response:
-    """The response to an error. headers: instead of those that its kind asks for."""
-    status, body = envelope(error)
-    return answer(body, status=status, headers=_headers(error) if headers is None else headers)
+def fault(error: BaseException, scope: Scope | None = None) -> Response:
+    """The response to an error. scope: of the call that failed."""
+    told: Envelope = envelope if scope is None else scope.get(ENVELOPE, envelope)
+    status, body = told(error)
+    return answer(body, status=status, headers=_headers(error))
 
 
 def _headers(error: BaseException) -> Mapping[str, str]:
@@ -141,8 +146,8 @@ def is_own_cancellation(error: BaseException) -> bool:
 def install(app: FastAPI) -> None:
     """Give the framework's own errors and ours the envelope."""
 
-    async def known(_: Request, error: Exception) -> Response:
-        return fault(error)
+    async def known(request: Request, error: Exception) -> Response:
+        return fault(error, request.scope)
 
     for kind in (RequestError, EngineDead, HTTPException):
         app.add_exception_handler(kind, known)
@@ -173,16 +178,16 @@ class LastResort:
                 raise
             logger.exception("%s %s failed", scope["method"], ascii(scope["path"]))
             if not started:
-                await fault(error)(scope, receive, send)
+                await fault(error, scope)(scope, receive, send)
 
 
 def _body(status: int, message: str, param: str | None, code: str | None) -> dict[str, Any]:
     kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     said = {"message": message, "type": kind, "param": param, "code": code}
-    return {"error": {name: _printable(value) for name, value in said.items()}}
+    return {"error": {name: printable(value) for name, value in said.items()}}
 
 
-def _printable(value: str | None) -> str | None:
+def printable(value: str | None) -> str | None:
     """Errors may quote what a client sent: of any length, and half a surrogate pair does not
     encode."""
     if value is None:

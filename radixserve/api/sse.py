@@ -7,7 +7,8 @@ connection. Must not know: what the events mean.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -29,6 +30,28 @@ def frame(event: Event) -> bytes:
     return b"data: " + msgspec.json.encode(event) + b"\n\n"
 
 
+def named_frame(event: Event) -> bytes:
+    """A frame that is named by the event's type."""
+    return f"event: {event['type']}\n".encode() + frame(event)
+
+
+def _enveloped(error: BaseException) -> Event:
+    return envelope(error)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a dialect streams. frame: of one event. end: what comes behind the last. failed: the
+    event with which a stream ends that failed, in place of `end`."""
+
+    frame: Callable[[Event], bytes] = frame
+    end: bytes = DONE
+    failed: Callable[[BaseException], Event] = _enveloped
+
+
+OPENAI = Style()
+
+
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`, which is cancelled, and has ended, when the client goes away first.
 
@@ -45,13 +68,15 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         await _end(task, gone)
 
 
-async def event_stream(request: Request, events: AsyncGenerator[Event | None, None]) -> Response:
+async def event_stream(
+    request: Request, events: AsyncGenerator[Event | None, None], style: Style = OPENAI
+) -> Response:
     """`events` as a response. It exists once the first has come, so a refusal is a real 400.
 
-    None among the events stands for acceptance and sends headers only. The stream ends with
-    [DONE], or after an error with one event that holds its envelope.
+    None among the events stands for acceptance and sends headers only. The stream ends as `style`
+    says: with [DONE], or after an error with one event that holds its envelope.
     """
-    frames = _framed(events)
+    frames = _framed(events, style)
     first = await unless_gone(request.receive, anext(frames))
     return EventStream(first, frames)
 
@@ -91,19 +116,22 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _framed(events: AsyncGenerator[Event | None, None]) -> AsyncGenerator[bytes, None]:
+async def _framed(
+    events: AsyncGenerator[Event | None, None], style: Style
+) -> AsyncGenerator[bytes, None]:
     begun = False
     try:
         async for event in events:
             begun = True
-            yield b"" if event is None else frame(event)
-        yield DONE
+            yield b"" if event is None else style.frame(event)
+        if style.end:
+            yield style.end
     except (Exception, asyncio.CancelledError) as error:
         if not begun or is_own_cancellation(error):
             raise
         if not isinstance(error, RequestError | EngineDead):
             logger.exception("a stream failed")
-        yield frame(envelope(error)[1])
+        yield style.frame(style.failed(error))
     finally:
         await events.aclose()
 
