@@ -36,20 +36,20 @@ class PageAllocator:
 
     def fill(self, table: Int32, start: int) -> None:
         """Write pages to table[start:]. Raises RuntimeError when fewer are free."""
-        n = len(table) - start
-        if n > self.free:
-            raise RuntimeError(f"{n} pages taken, {self.free} of {self.total} are free")
-        top = self.total - self.free
+        n, free = len(table) - start, self.free
+        if n > free:
+            raise RuntimeError(f"{n} pages taken, {free} of {self.total} are free")
+        top = self.total - free
         table[start:] = self._stack[top : top + n]
-        self.free -= n
+        self.free = free - n
         if self._is_free is not None:
             self._is_free[table[start:]] = False
 
     def give(self, pages: Int32) -> None:
         """Take pages back, each of them once. Raises RuntimeError for more than are out, and, where
         it is checked, for one that is free already."""
-        n = len(pages)
-        top = self.total - self.free
+        n, free = len(pages), self.free
+        top = self.total - free
         if n > top:
             raise RuntimeError(f"{n} pages given back, {top} are out")
         if self._is_free is not None:
@@ -57,7 +57,7 @@ class PageAllocator:
                 raise RuntimeError(f"pages freed twice: {pages[self._is_free[pages]].tolist()}")
             self._is_free[pages] = True
         self._stack[top - n : top] = pages
-        self.free += n
+        self.free = free + n
 
     def free_pages(self) -> Int32:
         """The free pages, [free] int32, in no promised order."""

@@ -70,23 +70,23 @@ def _audit_locks(
     """Every lock is accounted for by a lease or a copy at or below the node."""
     holders = [lease.deepest for lease in leases] + sources.nodes()
     holders += [lease.copy[1] for lease in leases if lease.copy is not None]
-    expected: Counter[int] = Counter()
+    expected: Counter[Node] = Counter()
     for holder in holders:
         node: Node | None = holder
         while node is not None:
-            expected[node.serial] += 1
+            expected[node] += 1
             if node.parent is None:
                 assert tree.roots.get(node.namespace) is node, "a locked path has left the tree"
             node = node.parent
     for node in nodes:
-        wanted = expected[node.serial]
-        assert node.lock == wanted, f"node {node.serial}: lock {node.lock}, {wanted} holders"
+        wanted = expected[node]
+        assert node.lock == wanted, f"{node}: lock {node.lock}, {wanted} holders"
         below = max((child.lock for child in node.children.values()), default=0)
-        assert node.lock >= below, f"node {node.serial}: lock {node.lock} under a child's {below}"
+        assert node.lock >= below, f"{node}: lock {node.lock} under a child's {below}"
 
 
 def _audit_shape(node: Node, stride: int) -> None:
-    name = f"node {node.serial}"
+    name = str(node)
     if node.parent is None:
         assert len(node.key) == len(node.pages) == 0, f"{name}: a root has pages"
     elif len(node.key) < stride:
@@ -109,11 +109,11 @@ def _audit_shape(node: Node, stride: int) -> None:
 
 def _audit_stamps(node: Node, stamps: StepStamps) -> None:
     steps = stamps.by_page[node.pages]
-    assert (steps <= stamps.step).all(), f"node {node.serial}: published in a step to come"
+    assert (steps <= stamps.step).all(), f"{node}: published in a step to come"
     above = node.parent
     if above is not None and len(above.pages):
         steps = np.concatenate((stamps.by_page[above.pages[-1:]], steps))
-    assert (np.diff(steps) >= 0).all(), f"node {node.serial}: published before what it follows"
+    assert (np.diff(steps) >= 0).all(), f"{node}: published before what it follows"
 
 
 def _audit_marks(top: Node, mark: int) -> None:
@@ -122,7 +122,7 @@ def _audit_marks(top: Node, mark: int) -> None:
     while pending:
         node, mark = pending.pop()
         mark = zlib.crc32(node.key, mark)
-        assert node.mark in (None, mark), f"node {node.serial}: the mark of another prefix"
+        assert node.mark in (None, mark), f"{node}: the mark of another prefix"
         pending += [(child, mark) for child in node.children.values()]
 
 
@@ -138,7 +138,7 @@ def _audit_unused(tree: RadixTree, nodes: list[Node]) -> None:
         assert place[leaf] < place.get(leaf.parent, len(place)), "a parent would go before a child"
         if len(leaf.key) < tree.stride:
             longer = [k for k in leaf.parent.children if k.startswith(leaf.key) and k != leaf.key]
-            assert not longer, f"node {leaf.serial}: an unlocked partial leaf beside a longer page"
+            assert not longer, f"{leaf}: an unlocked partial leaf beside a longer page"
 
 
 def _audit_lease(lease: Lease) -> None:

@@ -6,47 +6,62 @@ eviction frees, or for whom.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
-from radixserve.cache.node import Node
+from radixserve.cache.node import NO_PAGES, Node
 
 
 class UseOrder:
     """Unlocked nodes, least recently used first, warm ones last; each behind all below it.
 
     A node is added when its last lock goes, which is its last use and never before the last lock of
-    a child goes. So nothing is ever sorted, and the first node is always a leaf.
+    a child goes. So nothing is ever sorted, and the first node is always a leaf. The nodes
+    themselves are the links of two rings, each closed by a node of its own: a change touches two
+    neighbours, where a table would be somewhere else in memory for each node.
     """
 
     __slots__ = ("_cold", "_warm")
 
     def __init__(self) -> None:
-        self._cold: OrderedDict[Node, None] = OrderedDict()
-        self._warm: OrderedDict[Node, None] = OrderedDict()
+        self._cold = _ring()
+        self._warm = _ring()
 
     def add(self, node: Node) -> None:
         """The node's last lock has gone."""
-        if node.is_warm:
-            self._warm[node] = None
-        else:
-            self._cold[node] = None
+        end = self._warm if node.is_warm else self._cold
+        last = end.older
+        assert last is not None
+        node.older, node.newer = last, end
+        last.newer = end.older = node
 
     def discard(self, node: Node) -> None:
         """The node is about to be locked or dropped; an upper part that was just cut off is not
         listed yet."""
-        if node.is_warm:
-            self._warm.pop(node, None)
-        else:
-            self._cold.pop(node, None)
+        older, newer = node.older, node.newer
+        if older is not None and newer is not None:
+            older.newer, newer.older = newer, older
+            node.older = node.newer = None
 
     def oldest(self) -> Node | None:
         """The unlocked leaf to drop next."""
-        for node in self._cold:
-            return node
-        for node in self._warm:
-            return node
+        for end in (self._cold, self._warm):
+            if end.newer is not end:
+                return end.newer
         return None
 
     def nodes(self) -> list[Node]:
         """All of them, in their order."""
-        return [*self._cold, *self._warm]
+        return [*_listed(self._cold), *_listed(self._warm)]
+
+
+def _ring() -> Node:
+    end = Node("", b"", NO_PAGES, None)
+    end.older = end.newer = end
+    return end
+
+
+def _listed(end: Node) -> list[Node]:
+    nodes = []
+    node = end.newer
+    while node is not None and node is not end:
+        nodes.append(node)
+        node = node.newer
+    return nodes

@@ -6,8 +6,8 @@ the request, or when its steps run.
 
 from __future__ import annotations
 
-from radixserve.cache.node import Node
-from radixserve.cache.tree import NO_PAGES, RadixTree
+from radixserve.cache.node import NO_PAGES, Node
+from radixserve.cache.tree import RadixTree
 from radixserve.plan import CopyOrder, Int32
 
 
@@ -65,7 +65,14 @@ class Lease:
     )
 
     def __init__(
-        self, namespace: str, key: bytes, cap: int, node: Node, pages: Int32, sources: CopySources
+        self,
+        namespace: str,
+        key: bytes,
+        cap: int,
+        node: Node,
+        pages: Int32,
+        sources: CopySources,
+        depth: int,
     ) -> None:
         self.namespace = namespace
         self.key = key
@@ -73,7 +80,7 @@ class Lease:
         self.node = node
         self.pages = pages
         self.matched = 0
-        self.depth = 0
+        self.depth = depth
         self.tail: Node | None = None
         self.copy: tuple[CopyOrder, Node] | None = None
         self.is_released = False
@@ -87,7 +94,9 @@ class Lease:
     @property
     def own_pages(self) -> Int32:
         """The pages that only this lease has."""
-        return NO_PAGES if self.is_released else self.pages[self.depth + (self.tail is not None) :]
+        if self.is_released:
+            return NO_PAGES
+        return self.pages[self.depth if self.tail is None else self.depth + 1 :]
 
     def take_copies(self) -> tuple[CopyOrder, ...]:
         """The copies that the plan now being made must carry; each is handed out once.

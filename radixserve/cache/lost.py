@@ -17,6 +17,8 @@ from radixserve.cache.node import Node
 
 Cause = Literal["evicted", "flushed"]
 
+_new = tuple.__new__
+
 
 class Lost(NamedTuple):
     """tokens: of the key, counted from its beginning, that the cache has had at some time."""
@@ -25,30 +27,39 @@ class Lost(NamedTuple):
     cause: Cause
 
 
+class _Dropped(NamedTuple):
+    """mark: of the prefix before the edge. pages: how many of the edge's are remembered."""
+
+    mark: int
+    ids: bytes
+    pages: int
+    cause: Cause
+
+
 class _Edge:
     """pages: how many of the edge's are still remembered; serial: later ones were dropped later."""
 
     __slots__ = ("cause", "ids", "pages", "place", "serial")
 
-    def __init__(
-        self, place: tuple[int, bytes], ids: bytes, pages: int, cause: Cause, serial: int
-    ) -> None:
-        self.place = place
-        self.ids = ids
-        self.pages = pages
-        self.cause = cause
+    def __init__(self, dropped: _Dropped, stride: int, serial: int) -> None:
+        mark, self.ids, self.pages, self.cause = dropped
+        self.place = mark, self.ids[:stride]
         self.serial = serial
 
 
 class LostPages:
-    """Remembers the last `capacity` pages that were dropped; stride: bytes of a page's ids."""
+    """Remembers the last `capacity` pages that were dropped; stride: bytes of a page's ids.
 
-    __slots__ = ("_capacity", "_edges", "_held", "_places", "_serial", "_stride")
+    Where to find an edge is noted when somebody asks for one, not while room is made.
+    """
+
+    __slots__ = ("_capacity", "_edges", "_fresh", "_held", "_places", "_serial", "_stride")
 
     def __init__(self, capacity: int, stride: int) -> None:
         self._capacity = capacity
         self._stride = stride
-        self._edges: deque[_Edge] = deque()
+        self._edges: deque[_Edge] = deque()  # older than all that is fresh
+        self._fresh: deque[_Dropped] = deque()
         self._places: dict[tuple[int, bytes], list[_Edge]] = {}  # by mark and first page
         self._held = 0
         self._serial = 0
@@ -68,19 +79,15 @@ class LostPages:
             cut = keep * self._stride
             mark, ids = crc32(ids[:cut], mark), ids[cut:]
         pages = len(node.pages) - keep
-        self._serial += 1
-        place = mark, ids[: self._stride]
-        edge = _Edge(place, ids, pages, cause, self._serial)
-        self._edges.append(edge)
-        self._places.setdefault(place, []).append(edge)
-        self._held += pages
-        if self._held > self._capacity:
-            self._forget(self._held - self._capacity)
+        self._fresh.append(_new(_Dropped, (mark, ids, pages, cause)))
+        self._held = held = self._held + pages
+        if held > self._capacity:
+            self._forget(held - self._capacity)
 
     def _forget(self, pages: int) -> None:
         """The oldest go first, of each edge the end."""
         self._held -= pages
-        while pages:
+        while pages and self._edges:
             edge = self._edges[0]
             if edge.pages > pages:
                 edge.pages -= pages
@@ -91,10 +98,25 @@ class LostPages:
             here.remove(edge)
             if not here:
                 del self._places[edge.place]
+        while pages:
+            oldest = self._fresh.popleft()
+            left = oldest.pages - pages
+            if left > 0:
+                self._fresh.appendleft(oldest._replace(pages=left))
+                return
+            pages = -left
+
+    def _place(self) -> None:
+        while self._fresh:
+            self._serial += 1
+            edge = _Edge(self._fresh.popleft(), self._stride, self._serial)
+            self._edges.append(edge)
+            self._places.setdefault(edge.place, []).append(edge)
 
     def find(self, namespace: str, key: bytes, pos: int) -> Lost | None:
         """The longest beginning of the key that has been there and reaches past byte `pos`, at
         least the whole pages before which are in the tree."""
+        self._place()
         stride, mark = self._stride, crc32(namespace.encode())
         end, serial, found = pos, 0, None
         for at in range(0, len(key) - stride + 1, stride):

@@ -79,15 +79,13 @@ def match(node: Node, key: bytes, pos: int, cap: int, stride: int, stamps: StepS
     found = walk(node, key, pos, cap, stride)
     node, inside, depth, _, _ = found
     pos = depth * stride
-    probe = key[pos : min(pos + stride, cap)]
+    probe = key[pos : pos + stride if pos + stride < cap else cap]
     if not probe:
         return found
     if inside == len(node.pages):
-        if node.order is None:
+        if node.order is None or probe[:4] not in node.order.by_id:
             return found
         near, at = node.order.around(probe, REACH)
-        if not near:
-            return found
         source, extra = _best_child(node, near, at, probe, stamps)
         return found if source is None else Match(node, inside, depth, source, extra)
     extra = common_tokens(node.key[inside * stride : (inside + 1) * stride], probe)

@@ -5,12 +5,14 @@ Owns: the fields of a node. Must not know: how nodes are found, locked or evicte
 
 from __future__ import annotations
 
-import itertools
+from typing import Final
+
+import numpy as np
 
 from radixserve.cache.ordered import ChildKeys
 from radixserve.plan import Int32
 
-_serials = itertools.count()
+NO_PAGES: Final[Int32] = np.empty(0, dtype=np.int32)
 
 
 class Node:
@@ -24,6 +26,7 @@ class Node:
     time: last use.
     is_warm: dropped only when nothing else is left; then all above it is warm too.
     mark: see lost.mark_of; None until somebody asks.
+    older, newer: its neighbours in the order of eviction; None in one that is not listed there.
     """
 
     __slots__ = (
@@ -33,11 +36,12 @@ class Node:
         "lock",
         "mark",
         "namespace",
+        "newer",
+        "older",
         "order",
         "pages",
         "parent",
         "partials",
-        "serial",
         "time",
     )
 
@@ -46,15 +50,23 @@ class Node:
         self.key = key
         self.pages = pages
         self.parent = parent
-        self.children: dict[bytes, Node] = {}
+        self.children: dict[bytes, Node] = NO_CHILDREN
         self.order: ChildKeys | None = None
         self.partials = 0
         self.lock = 0
         self.time = 0
         self.is_warm = False
         self.mark: int | None = None
-        self.serial = next(_serials)
+        self.older: Node | None = None
+        self.newer: Node | None = None
+
+    def __repr__(self) -> str:
+        return f"node of {self.tokens} tokens, {list(memoryview(self.key[:16]).cast('i'))} first"
 
     @property
     def tokens(self) -> int:
         return len(self.key) // 4
+
+
+NO_CHILDREN: Final[dict[bytes, Node]] = {}
+"""What every leaf has, so that none needs one of its own; nobody writes to it."""

@@ -16,11 +16,13 @@ from radixserve.cache.audit import audit
 from radixserve.cache.explain import explain, listing
 from radixserve.cache.lease import CopySources, Lease
 from radixserve.cache.match import Match
-from radixserve.cache.node import Node
-from radixserve.cache.tree import NO_PAGES, RadixTree
+from radixserve.cache.node import NO_PAGES, Node
+from radixserve.cache.tree import RadixTree
 from radixserve.ints import ceil_div
 from radixserve.plan import CopyOrder, Int32, PageId
 from radixserve.wire.cache import CacheReport, CacheStats, TreeNode
+
+INT32 = np.dtype(np.int32)  # made once: np.empty takes half as long with it
 
 
 class PrefixCache:
@@ -101,27 +103,29 @@ class PrefixCache:
         tree = self._tree
         root = tree.roots.get(namespace) or Node(namespace, b"", NO_PAGES, None)
         found = tree.match(root, key, 0, cap)
-        depth, total = found.depth, ceil_div(len(key), tree.stride)
-        spare = self.available_pages - tree.unlocked_pages(found) - (total - depth) - reserve_pages
+        node, inside, depth, source, _ = found
+        total = -(-len(key) // tree.stride)
+        spare = self.available_pages - (total - depth) - reserve_pages
+        if not node.lock:
+            spare -= tree.unlocked_pages(found)
         if spare < 0:
             return None
-        # While it is locked, a page to copy from is one page less to evict.
-        can_copy = found.source is not None and (found.source.lock > 0 or spare > 0)
-        node, source = tree.claim(found, with_source=can_copy)
+        if source is not None or inside < len(node.pages):
+            # While it is locked, a page to copy from is one page less to evict.
+            can_copy = source is not None and (source.lock > 0 or spare > 0)
+            node, source = tree.claim(found, with_source=can_copy)
         tree.open_root(root)
-        tree.lock(node)
-        table = np.empty(total, dtype=np.int32)
-        lease = Lease(namespace, key, cap, node, table, self._sources)
-        lease.depth = depth
-        lease.matched = depth * self.page_size
-        if depth:
-            tree.fill_table(node, None, table, depth)
-        if source is not None:
+        table = np.empty(total, INT32)
+        tree.lock_into(node, table, depth)
+        lease = Lease(namespace, key, cap, node, table, self._sources, depth)
+        if source is None:
+            lease.matched = depth * self.page_size
+            self._take(table, depth)
+        else:
+            lease.matched = depth * self.page_size + found.extra
             tree.lock(source)
-        self._take(table, depth)
-        if source is not None:
+            self._take(table, depth)
             lease.copy = self._copy_order(lease, source, found), source
-            lease.matched += found.extra
         self._leases.add(lease)
         if self._is_audited:
             self.audit()
@@ -155,10 +159,12 @@ class PrefixCache:
         if more > self.available_pages:
             return False
         if more > 0:
-            had, lease.pages = lease.pages, np.empty(len(lease.pages) + more, dtype=np.int32)
-            lease.pages[: len(had)] = had
-            self._take(lease.pages, len(had))
-        self._check()
+            had = lease.pages
+            lease.pages = table = np.empty(len(had) + more, INT32)
+            table[: len(had)] = had
+            self._take(table, len(had))
+        if self._is_audited:
+            self.audit()
         return True
 
     def commit(self, lease: Lease, key: bytes, length: int, written: int) -> None:
@@ -188,13 +194,15 @@ class PrefixCache:
         own = lease.own_pages
         if lease.copy is not None:
             self._drop_copy(lease)
-        self._tree.unlock(lease.deepest)
-        self._allocator.give(own)
+        self._tree.unlock(lease.node if lease.tail is None else lease.tail)
+        if len(own):
+            self._allocator.give(own)
         lease.is_released = True
         lease.tail = None
         lease.pages = NO_PAGES
         self._leases.discard(lease)
-        self._check()
+        if self._is_audited:
+            self.audit()
 
     def keep_warm(self, lease: Lease) -> bool:
         """From now on, drop the whole pages that the lease has published after all else.

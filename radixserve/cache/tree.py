@@ -16,11 +16,9 @@ from radixserve.cache.allocator import PageAllocator
 from radixserve.cache.eviction import UseOrder
 from radixserve.cache.lost import LostPages
 from radixserve.cache.match import Match, StepStamps, match, walk
-from radixserve.cache.node import Node
+from radixserve.cache.node import NO_CHILDREN, Node
 from radixserve.cache.ordered import ChildKeys
 from radixserve.plan import Int32
-
-NO_PAGES: Int32 = np.empty(0, dtype=np.int32)
 
 # A node grows in place up to this many pages, so that a long decode does not copy its whole edge
 # for each page it fills.
@@ -66,6 +64,11 @@ class RadixTree:
         self.evicted_tokens = 0
         self._clock = 0
 
+    @property
+    def uses(self) -> int:
+        """How often something was used, ever."""
+        return self._clock
+
     def match(self, node: Node, key: bytes, depth: int, cap_tokens: int) -> Match:
         """The longest match of the key's first cap_tokens below `node`, which ends at page depth.
 
@@ -107,7 +110,6 @@ class RadixTree:
 
     def lock(self, node: Node, above: Node | None = None) -> None:
         """Add a lock to the path from `node` up to, not including, `above`."""
-        discard = self.unused.discard
         step: Node | None = node
         while step is not above:
             assert step is not None
@@ -115,7 +117,22 @@ class RadixTree:
             step.lock = lock + 1
             if not lock:
                 self.locked += len(step.pages)
-                discard(step)
+                self.unused.discard(step)
+            step = step.parent
+
+    def lock_into(self, node: Node, table: Int32, end: int) -> None:
+        """Lock the path from the root to `node` and write its pages to table[:end]."""
+        step: Node | None = node
+        while step is not None:
+            pages, lock = step.pages, step.lock
+            step.lock = lock + 1
+            if not lock:
+                self.locked += len(pages)
+                self.unused.discard(step)
+            if end:
+                start = end - len(pages)
+                table[start:end] = pages
+                end = start
             step = step.parent
 
     def unlock(self, node: Node, above: Node | None = None) -> None:
@@ -209,13 +226,14 @@ class RadixTree:
             leaf = self.unused.oldest()
             if leaf is None:
                 raise RuntimeError(f"{n} more pages to evict, but no unlocked leaf is left")
-            before, keep = leaf.tokens, max(0, len(leaf.pages) - n)
-            self.lost.note(leaf, keep, "evicted")
-            if keep:
-                self._truncate(leaf, keep)
+            size, before = len(leaf.pages), len(leaf.key) // 4
+            if size > n:
+                self.lost.note(leaf, size - n, "evicted")
+                self._truncate(leaf, size - n)
                 self.evicted_tokens += before - leaf.tokens
                 return
-            n -= len(leaf.pages)
+            self.lost.note(leaf, 0, "evicted")
+            n -= size
             self.evicted_tokens += before
             self._remove(leaf)
 
@@ -296,15 +314,17 @@ class RadixTree:
 
     def _remove(self, leaf: Node) -> None:
         """Take an unlocked leaf out and free its pages; its parent may become the next to go."""
-        parent = leaf.parent
+        parent, pages = leaf.parent, leaf.pages
         assert parent is not None
         self._unlink(leaf)
         self.unused.discard(leaf)
         leaf.parent = None
-        self.pages -= len(leaf.pages)
-        self.warm -= len(leaf.pages) if leaf.is_warm else 0
-        self.allocator.give(leaf.pages)
-        self._settle(parent)
+        self.pages -= len(pages)
+        if leaf.is_warm:
+            self.warm -= len(pages)
+        self.allocator.give(pages)
+        if not parent.lock and not parent.children:
+            self._settle(parent)
 
     def _count_in(self, pages: Int32) -> None:
         self.stamps.publish(pages)
@@ -316,6 +336,8 @@ class RadixTree:
         assert parent is not None
         if parent.order is None:
             parent.order = ChildKeys()
+        if parent.children is NO_CHILDREN:
+            parent.children = {}
         parent.order.add(first)
         parent.children[first] = node
         self.nodes += 1

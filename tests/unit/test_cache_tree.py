@@ -10,8 +10,8 @@ import pytest
 from radixserve.cache.allocator import PageAllocator
 from radixserve.cache.eviction import UseOrder
 from radixserve.cache.match import common_tokens
-from radixserve.cache.node import Node
-from radixserve.cache.tree import NO_PAGES, RadixTree
+from radixserve.cache.node import NO_PAGES, Node
+from radixserve.cache.tree import RadixTree
 
 
 def ids(*tokens: int) -> bytes:
