@@ -63,11 +63,13 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """size: bytes of the serialised grammar, for which the grammar engine takes about as many."""
+    """size: bytes of the serialised grammar, for which the grammar engine takes about as many.
+    marks: see wire.params.Constraint."""
 
     grammar: xgrammar.CompiledGrammar
     track: Track | None
     size: int
+    marks: bool
 
 
 _Outcome = _Kept | RequestError
@@ -91,7 +93,7 @@ class Compiler:
         self.seconds = 0.0
         self._vocabulary = vocabulary
         self._tokenizer = tokenizer
-        self._tokens: Tokens | None = None
+        self._tokens: dict[bool, Tokens] = {}  # with and without marks
         self._limits = limits or Limits()
         self._kept: OrderedDict[Constraint, _Kept] = OrderedDict()
         self._kept_bytes = 0
@@ -184,10 +186,16 @@ class Compiler:
             self._vocabulary,
             who.stop_ids,
             kept.track,
-            self._tokens,
+            self._tokens[kept.marks],
             mask_seconds=self._limits.mask_seconds,
             forces=self._limits.forces,
         )
+
+    def _spelling(self, marks: bool) -> Tokens:
+        vocabulary = self._vocabulary
+        ordinary = vocabulary.ordinary_ids(marks=marks)
+        spelt = vocabulary.marks if marks else None
+        return Tokens(vocabulary.token_bytes, ordinary, self._tokenizer, spelt)
 
     def _keep(self, constraint: Constraint, kept: _Kept) -> None:
         if kept.size > self._limits.cache_bytes:
@@ -206,9 +214,8 @@ class Compiler:
             if constraint in self._dropped:
                 self._done.put((constraint, None))
                 continue
-            if self._tokens is None:
-                ordinary = self._vocabulary.ordinary_ids
-                self._tokens = Tokens(self._vocabulary.token_bytes, ordinary, self._tokenizer)
+            if constraint.marks not in self._tokens:
+                self._tokens[constraint.marks] = self._spelling(constraint.marks)
             began = time.monotonic()
             outcome = self._outcome(constraint)
             self.seconds += time.monotonic() - began
@@ -225,7 +232,7 @@ class Compiler:
         except (RuntimeError, ValueError) as error:
             return InternalError(f"a compiled grammar cannot be read: {error}")
         track = Track.of(pickle.loads(answer.rules))  # our own child wrote it
-        return _Kept(found, track, len(answer.grammar))
+        return _Kept(found, track, len(answer.grammar), constraint.marks)
 
 
 class _Child:

@@ -15,12 +15,15 @@ import numpy.typing as npt
 
 from radixserve.config.schema import GrammarConfig
 from radixserve.errors import RequestError
+from radixserve.grammar.thinking import Bars, Thinker
 from radixserve.guide import Guide
+from radixserve.ints import ceil_div
 from radixserve.wire.messages import Generate, Setup
+from radixserve.wire.reasoning import Reasoning
 
 if TYPE_CHECKING:  # xgrammar takes a second to import, which only constrained requests pay
     from radixserve.grammar.compile import Compiler
-    from radixserve.grammar.pool import RowFiller
+    from radixserve.grammar.pool import Matcher, RowFiller
 
 Words = npt.NDArray[np.int32]
 
@@ -40,6 +43,7 @@ class Gate:
         self._held: dict[str, Generate] = {}
         self._queued: list[str] = []  # of those, the ones that the compiler has not been given
         self._making: Future[_Parts] | None = None
+        self._bars: dict[tuple[bytes, bytes, tuple[int, ...]], Bars] = {}
         if config.compiler_at_start:
             self._make()
 
@@ -74,14 +78,33 @@ class Gate:
         for rid in self._queued:
             self._submit(parts, self._held[rid])
         self._queued.clear()
-        return [(self._held.pop(rid), found) for rid, found in parts.compiler.poll()]
+        return [self._answered(rid, found) for rid, found in parts.compiler.poll()]
 
-    def rows(self, guides: Sequence[Guide | None]) -> Words:
-        """Mask rows of a step, in the order of its sampling rows: see pool.RowFiller.rows."""
+    def thinker(self, message: Generate) -> Thinker | None:
+        """The guide of a request without a constraint, where it has reasoning to watch."""
+        if message.reasoning is None:
+            return None
+        return Thinker(message.reasoning, self._setup.token_bytes, self._columns)
+
+    def rows(self, guides: Sequence[Guide | None]) -> Words | None:
+        """Mask rows of a step, in the order of its sampling rows: see pool.RowFiller.rows; None
+        where every row may draw any id."""
+        knowing = [g.speaking if isinstance(g, Thinker) else g for g in guides]
+        thinkers = [g for g in guides if isinstance(g, Thinker) and g.narrows]
+        if not any(knowing) and not thinkers:
+            return None
+        rows = self._filled(knowing)
+        for guide, row in zip(guides, rows):
+            if isinstance(guide, Thinker):
+                guide.narrow(row)
+        return rows
+
+    def _filled(self, guides: Sequence[object]) -> Words:
+        parts = self._parts()
+        if parts is None:  # no grammar was ever compiled
+            return np.full((len(guides), ceil_div(self._columns, 32)), -1, np.int32)
         from radixserve.grammar.pool import Matcher
 
-        parts = self._parts()
-        assert parts is not None, "a guide was given out"
         return parts.filler.rows([g if isinstance(g, Matcher) else None for g in guides])
 
     def counts(self) -> dict[str, float]:
@@ -99,6 +122,26 @@ class Gate:
     def close(self) -> None:
         if self._making is not None:
             self._making.result().compiler.close()
+
+    def _answered(
+        self, rid: str, found: Matcher | RequestError
+    ) -> tuple[Generate, Guide | RequestError]:
+        message = self._held.pop(rid)
+        reasoning = message.reasoning
+        if reasoning is None or isinstance(found, RequestError):
+            return message, found
+        bars = self._bars_of(reasoning, message.params.stop_token_ids)
+        thinker = Thinker(reasoning, self._setup.token_bytes, self._columns, found, bars)
+        return message, thinker
+
+    def _bars_of(self, reasoning: Reasoning, own: tuple[int, ...]) -> Bars:
+        """Kept for the tags of the model; of requests with stop ids of their own, the last one."""
+        key = (reasoning.end, reasoning.gap, own)
+        if key not in self._bars:
+            self._bars = {kept: bars for kept, bars in self._bars.items() if not kept[2]}
+            stops = (*self._setup.stop_ids, *own)
+            self._bars[key] = Bars(reasoning, self._setup.token_bytes, stops, self._columns)
+        return self._bars[key]
 
     def _submit(self, parts: _Parts, message: Generate) -> None:
         assert message.constraint is not None

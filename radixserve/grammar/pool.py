@@ -52,7 +52,7 @@ class Matcher:
         self._compiled = compiled
         self._stops = frozenset(own)
         self._stop_row = vocabulary.row_of(own)
-        self._ordinary = vocabulary.ordinary(own)
+        self._ordinary = vocabulary.ordinary(own, marks=tokens is not None and tokens.has_marks)
         self.state = xgrammar.GrammarMatcher(compiled)
         self._row: Words = np.zeros(vocabulary.words, np.int32)
         self._is_filled = False
@@ -61,6 +61,7 @@ class Matcher:
         self._at = self._start
         self._tokens = tokens
         self._text = bytearray()
+        self._controls: list[tuple[int, int]] = []  # bytes of other tokens before one, its own
         self._pending: list[int] = []  # must come next, one by one
         self._is_closing = False
         self._one_by_one = False
@@ -79,13 +80,29 @@ class Matcher:
         self._one_by_one = one_by_one
         if not self._fits(self._at, room):
             raise InvalidRequest(
-                f"the shortest output that the constraint allows takes {self._least()} tokens, "
+                f"the shortest output that the constraint allows takes {self.least()} tokens, "
                 f"there is room for {room}",
                 param="max_new_tokens",
             )
         return self._onward([], room)
 
-    def _least(self) -> str:
+    def begin_free(self, *, one_by_one: bool) -> None:
+        """Begin with a sampled token, whatever is forced; see begin()."""
+        self._one_by_one = one_by_one
+
+    def allows(self, token: int) -> bool:
+        """Whether `token` may come next."""
+        return bool(int(self._current()[token // 32]) >> (token % 32) & 1)
+
+    def fits(self, room: int) -> bool:
+        """Whether an ending from here is known to fit `room` tokens, or none is known."""
+        return room >= 0 and self._fits(self._at, room)
+
+    def shortest(self) -> list[int] | None:
+        """The tokens of the shortest ending from here; None where none is known."""
+        return self._ending(self._at)
+
+    def least(self) -> str:
         """The tokens of the shortest output; of a very long one, a bound."""
         assert self._at is not None
         assert self._at.needs is not None
@@ -119,7 +136,9 @@ class Matcher:
         return self._onward([token], room)
 
     def whole_at(self, size: int) -> bool:
-        """Whether the first `size` bytes of the output are a whole one."""
+        """Whether the output is whole behind its first `size` bytes, not counting those of control
+        tokens; such tokens at the cut are before it."""
+        size += sum(own for before, own in self._controls if before <= size)
         text = bytes(self._text[:size])
         if self._start is not None:
             state = self._start.walk(text)
@@ -224,7 +243,11 @@ class Matcher:
         for token in ids:
             if self._ended or not self.state.accept_token(token):
                 raise ValueError(f"token {token} is not allowed by the grammar here")
-            self._text += self._vocabulary.token_bytes[token]
+            text = self._vocabulary.token_bytes[token]
+            if token in self._vocabulary.controls:
+                others = len(self._text) - sum(own for _, own in self._controls)
+                self._controls.append((others, len(text)))
+            self._text += text
         self._at = after
         self._is_filled = False
 

@@ -6,14 +6,16 @@ know: what a grammar is made of, requests, the grammar engine.
 
 from __future__ import annotations
 
+import re
 import weakref
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import tokenizers
 
 from radixserve.grammar.track import State
 
+_NEVER = rb"(?!)"
 _MAX_REST = 3  # bytes of a character behind its first
 
 
@@ -22,11 +24,16 @@ class Tokens:
 
     token_bytes: by id. ordinary: ids that may stand there. tokenizer: the JSON of a `tokenizers`
     tokenizer that encodes text in the middle of an output, "" for none: then each token is the
-    longest that fits.
+    longest that fits. marks: texts that are a token of their own wherever they stand, which that
+    tokenizer does not know.
     """
 
     def __init__(
-        self, token_bytes: Sequence[bytes], ordinary: Collection[int], tokenizer: str = ""
+        self,
+        token_bytes: Sequence[bytes],
+        ordinary: Collection[int],
+        tokenizer: str = "",
+        marks: Mapping[bytes, int] | None = None,
     ) -> None:
         self._bytes = token_bytes
         self._ids: dict[bytes, int] = {}
@@ -37,6 +44,10 @@ class Tokens:
         self.longest_token = max(map(len, self._sorted), default=0)
         self._ordinary = frozenset(ordinary)
         self._encoder = tokenizers.Tokenizer.from_str(tokenizer) if tokenizer else None
+        self._marks = marks or {}
+        self.has_marks = bool(self._marks)
+        longest_first = sorted(self._marks, key=len, reverse=True)
+        self._find_marks = re.compile(b"|".join(map(re.escape, longest_first)) or _NEVER)
         self._forced: weakref.WeakKeyDictionary[State, tuple[list[int], bytes]]
         self._forced = weakref.WeakKeyDictionary()
         self._endings: weakref.WeakKeyDictionary[State, list[int] | None]
@@ -140,6 +151,19 @@ class Tokens:
         return False
 
     def _own(self, text: bytes) -> list[int] | None:
+        """The marks in `text`, and what is between them as tokens."""
+        found: list[int] = []
+        at = 0
+        for mark in self._find_marks.finditer(text):
+            between = self._plain(text[at : mark.start()])
+            if between is None:
+                return None
+            found += [*between, self._marks[mark[0]]]
+            at = mark.end()
+        rest = self._plain(text[at:])
+        return None if rest is None else found + rest
+
+    def _plain(self, text: bytes) -> list[int] | None:
         """The tokenizer's tokens, if they are ordinary and spell exactly `text`."""
         if self._encoder is None or not text:
             return self.longest(text)

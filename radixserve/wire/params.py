@@ -158,12 +158,13 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     value: JSON text of the schema, the pattern, the grammar, or a JSON list of the choices; empty
     for json_object. whitespace: blanks around JSON punctuation, one fixed spelling or runs of at
-    most 8.
+    most 8. marks: tokens with which the model marks its calls (Setup.marks) stand for their texts.
     """
 
     kind: ConstraintKind
     value: str = ""
     whitespace: Whitespace = "fixed"
+    marks: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(ConstraintKind):
