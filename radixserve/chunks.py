@@ -12,6 +12,7 @@ from typing import TypedDict
 from radixserve.errors import request_error
 from radixserve.metrics.trail import NOBODY, Origin
 from radixserve.text.incremental import Detokenizer
+from radixserve.text.reasoning_tokens import ReasoningCount
 from radixserve.text.renderer import Renderer
 from radixserve.wire.cache import CacheReport
 from radixserve.wire.messages import (
@@ -25,6 +26,7 @@ from radixserve.wire.messages import (
     TokenOut,
 )
 from radixserve.wire.params import Constraint, SamplingParams
+from radixserve.wire.reasoning import Reasoning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,8 @@ class Request:
     explain_cache: Finish tells why no more of the prompt was cached. warm: keep the prompt in the
     cache first. pooling: Finish carries the prompt's embedding; with max_new_tokens 0.
     shows_special: the text spells control tokens. keeps_stop: the text ends with what stopped it.
+    reasoning: how its outputs may reason; then the text spells the tags, whatever shows_special
+    says, a constraint and stop strings hold for the answer alone, and Usage counts the reasoning.
     """
 
     prompt: bytes
@@ -57,6 +61,7 @@ class Request:
     pooling: Pooling | None = None
     shows_special: bool = False
     keeps_stop: bool = False
+    reasoning: Reasoning | None = None
 
 
 def of_key(bound: str, namespace: str) -> str:
@@ -73,7 +78,8 @@ class Usage:
     """Counts of one output; prompt and cached counts of outputs of one request are the same prompt.
 
     completion_tokens counts output tokens, the one that stopped it included; forced_tokens those of
-    them that a grammar left no choice about and that were not sampled.
+    them that a grammar left no choice about and that were not sampled, reasoning_tokens those of
+    the reasoning without its tags.
     """
 
     prompt_tokens: int
@@ -81,6 +87,7 @@ class Usage:
     cached_tokens: int
     computed_tokens: int
     forced_tokens: int = 0
+    reasoning_tokens: int = 0
 
 
 class Violation(TypedDict):
@@ -140,8 +147,12 @@ class OutputText:
             tuple(text.encode() for text in request.params.stop),
             skip_special=not request.shows_special,
             keep_stop=request.keeps_stop,
+            spelt=frozenset(request.reasoning.spelt) if request.reasoning else frozenset(),
         )
         self._count = 0
+        self._reasoning: ReasoningCount | None = None
+        if request.reasoning is not None:
+            self._reasoning = ReasoningCount(request.reasoning, renderer.spell)
 
     def take(self, events: list[FromEngine]) -> Chunk:
         """The chunk of one engine message's events about this output."""
@@ -162,6 +173,8 @@ class OutputText:
         if finished is not None and finished.reason is FinishReason.ERROR:
             raise request_error(finished.code, finished.message, finished.param)
         self._count += len(ids)
+        if self._reasoning is not None:
+            self._reasoning.add(ids)
         return Chunk(
             index=self._index,
             text=self._text_of(ids, finished),
@@ -196,6 +209,7 @@ class OutputText:
                 cached_tokens=finished.cached_tokens,
                 computed_tokens=finished.computed_tokens,
                 forced_tokens=finished.forced_tokens,
+                reasoning_tokens=0 if self._reasoning is None else self._reasoning.tokens,
             ),
             truncated=finished.truncated,
             cache=finished.cache,

@@ -28,7 +28,8 @@ class Taken:
     forced: how many of them, the last ones, were not sampled. close: the output has ended.
     stopped: it ended by the sampled token, one of the request's stop ids; a stop id that stands in
     forced text is text.
-    again: nothing was taken; sample this position again, under another mask.
+    thoughts: how many of them, the first ones, are no part of the answer: stop strings do not look
+    at them. again: nothing was taken; sample this position again, under another mask.
     error: the request cannot go on.
     """
 
@@ -36,6 +37,7 @@ class Taken:
     forced: int = 0
     close: Close | None = None
     stopped: bool = False
+    thoughts: int = 0
     again: bool = False
     error: RequestError | None = None
 

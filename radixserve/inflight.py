@@ -18,6 +18,7 @@ from radixserve.chunks import Chunk, Request
 from radixserve.errors import ContextTooLong, InternalError, InvalidRequest, RadixServeError
 from radixserve.metrics.trail import Cause, Counts, Outcome, Recorder, Subject, Trail
 from radixserve.wire.messages import Finished, FinishReason, FromEngine, Generate, TokenOut
+from radixserve.wire.reasoning import Reasoning
 from radixserve.wire.seeds import derive_seed
 
 _OUTCOMES: dict[FinishReason, Outcome] = {
@@ -146,6 +147,7 @@ def expand(request: Request, rids: Iterator[int]) -> list[Generate]:
             ),
             output_logprobs=request.output_logprobs,
             constraint=request.constraint,
+            reasoning=_watched(request),
             prompt_logprobs=request.prompt_logprobs if index == 0 else None,
             prompt_logprobs_start=max(1, request.prompt_logprobs_start),
             logprob_ids=request.logprob_ids,
@@ -158,6 +160,15 @@ def expand(request: Request, rids: Iterator[int]) -> list[Generate]:
         )
         for index in range(params.n)
     ]
+
+
+def _watched(request: Request) -> Reasoning | None:
+    """What the engine must know of the reasoning; nothing where it is only told apart."""
+    params, reasoning = request.params, request.reasoning
+    if reasoning is None:
+        return None
+    ends = params.stop or params.stop_regex
+    return reasoning if request.constraint or ends or reasoning.budget is not None else None
 
 
 def check_prompt(prompt: bytes, vocab_size: int, most: int) -> None:

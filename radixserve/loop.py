@@ -191,7 +191,7 @@ class Loop:
 
     def _generate(self, message: Generate) -> Sequence[FromEngine]:
         if message.constraint is None:
-            return self._scheduler.handle(message)
+            return self._scheduler.handle(message, self._gate.thinker(message))
         refusal = self._scheduler.refusal(message, self._gate.held)
         if refusal is not None:
             return [refusal]

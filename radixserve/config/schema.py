@@ -119,6 +119,13 @@ class TextConfig(msgspec.Struct, frozen=True, kw_only=True):
         Literal["template", "hermes", "mistral", "llama3_json", "pythonic", "generic"],
         Doc(description="syntax of tool calls; template: the one that the chat template shows"),
     ] = "template"
+    reasoning_parser: Annotated[
+        str,
+        Doc(
+            description="tags of reasoning: think, qwen3, deepseek_r1, mistral, described, none, or "
+            "two tags like <reason>..</reason>; template: those that the chat template shows"
+        ),
+    ] = "template"
 
 
 class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):

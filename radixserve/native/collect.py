@@ -94,4 +94,5 @@ def total(usages: Iterable[Usage]) -> Usage:
         cached_tokens=min(usage.cached_tokens for usage in each),
         computed_tokens=sum(usage.computed_tokens for usage in each),
         forced_tokens=sum(usage.forced_tokens for usage in each),
+        reasoning_tokens=sum(usage.reasoning_tokens for usage in each),
     )

@@ -43,6 +43,14 @@ _ALIASES = (
     {"regex", "guided_regex"},
     {"choice", "guided_choice", "choices"},
     {"ebnf", "guided_grammar", "grammar"},
+    {
+        "thinking_token_budget",
+        "thinking_budget",
+        "max_thinking_tokens",
+        "max_reasoning_tokens",
+        "thinking_budget_tokens",
+        "reasoning_budget",
+    },
 )
 
 _PLACE = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>.*)`$")

@@ -61,14 +61,19 @@ class FinishCheck:
         """Ids that may not be sampled before min_new_tokens are out."""
         return tuple(sorted(self._stop_ids))
 
-    def push(self, token: int, *, is_text: bool = False) -> Ending | None:
-        """Take the next output token. is_text: it ends nothing by its id."""
+    def push(self, token: int, *, is_text: bool = False, is_heard: bool = True) -> Ending | None:
+        """Take the next output token. is_text: it ends nothing by its id. is_heard: stop strings
+        and patterns look at it, and may begin with it."""
         self._count += 1
         if not is_text and token in self._stop_ids and self._count > self._min:
             return Ending(FinishReason.STOP, matched=token)
         if not self._stops and self._patterns is None:
             return None
         fresh = self._table[token] if token < len(self._table) else b""
+        if not is_heard:
+            self._bytes += len(fresh)
+            self._tail = b""
+            return None
         return self._stop_string(fresh) or self._stop_pattern(fresh)
 
     def _stop_pattern(self, fresh: bytes) -> Ending | None:

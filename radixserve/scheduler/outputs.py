@@ -77,7 +77,7 @@ class Outputs:
             reason=ending.reason,
             matched=ending.matched,
             kept_bytes=ending.kept_bytes,
-            truncated=request.guide is not None and ending.reason is FinishReason.LENGTH,
+            truncated=request.is_bound and ending.reason is FinishReason.LENGTH,
             prompt_tokens=request.prompt_len,
             completion_tokens=len(request.output),
             forced_tokens=request.forced,

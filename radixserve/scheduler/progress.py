@@ -58,9 +58,10 @@ def _guided(request: Request, guide: Guide, taken: Taken) -> Progress:
     chosen = len(taken.ids) - taken.forced
     ids: list[int] = []
     ending: Ending | None = None
-    for token in taken.ids:
+    for i, token in enumerate(taken.ids):
         ids.append(token)
-        ending = _stop(request, guide, token, is_text=not taken.stopped)
+        is_heard = i >= taken.thoughts
+        ending = _stop(request, guide, token, is_text=not taken.stopped, is_heard=is_heard)
         if ending is not None:
             break
     if ending is None and taken.close is Close.WHOLE:
@@ -70,8 +71,10 @@ def _guided(request: Request, guide: Guide, taken: Taken) -> Progress:
     return Progress(ids, max(0, len(ids) - chosen), ending, taken.again)
 
 
-def _stop(request: Request, guide: Guide, token: int, *, is_text: bool) -> Ending | None:
-    ending = request.check.push(token, is_text=is_text)
+def _stop(
+    request: Request, guide: Guide, token: int, *, is_text: bool, is_heard: bool
+) -> Ending | None:
+    ending = request.check.push(token, is_text=is_text, is_heard=is_heard)
     if ending is None or ending.kept_bytes is None or guide.whole_at(ending.kept_bytes):
         return ending
     return None

@@ -163,6 +163,11 @@ class Request:
         return message.output_logprobs is not None or message.prompt_logprobs is not None
 
     @property
+    def is_bound(self) -> bool:
+        """The output has a constraint."""
+        return self.message.constraint is not None
+
+    @property
     def match_limit(self) -> int | None:
         """Most tokens that may come from the cache: the logits before a scored token are needed,
         and for a mean every hidden state."""

@@ -31,8 +31,8 @@ class Detokenizer:
     """The text of one output, piece by piece.
 
     token_bytes: by id. special_bytes: texts of control tokens, shown only with
-    skip_special=False. stops: UTF-8 of the stop strings, none empty. keep_stop: the stop string
-    is part of the text.
+    skip_special=False, those of `spelt` always. stops: UTF-8 of the stop strings, none empty.
+    keep_stop: the stop string is part of the text.
 
     Offsets count the bytes of tokens that are no control tokens, as the engine does: a stop string
     goes on behind a control token, and shows it if it is shown at all.
@@ -53,10 +53,12 @@ class Detokenizer:
         stops: tuple[bytes, ...] = (),
         skip_special: bool = True,
         keep_stop: bool = False,
+        spelt: frozenset[int] = frozenset(),
     ) -> None:
         self._token_bytes = token_bytes
         self._special_bytes = special_bytes
         self._skip_special = skip_special
+        self._spelt = spelt
         self._keep_stop = keep_stop
         self._watches = [_StopWatch(stop) for stop in stops]
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -72,7 +74,8 @@ class Detokenizer:
             return ""
         start = end = self._end
         for token in ids:
-            piece = output_bytes(self._token_bytes, self._special_bytes, token, self._skip_special)
+            skips = self._skip_special and token not in self._spelt
+            piece = output_bytes(self._token_bytes, self._special_bytes, token, skips)
             self._held += piece
             if token in self._special_bytes:
                 self._controls.append(end)

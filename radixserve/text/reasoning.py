@@ -62,6 +62,7 @@ PARSERS: dict[str, Thinking] = {
     "described": Thinking(THINK, is_described=True),
 }
 _FAMILIES = (THINK, MISTRAL)
+TAG_TEXTS = tuple(text for tags in _FAMILIES for text in (tags.begin, tags.end))
 
 
 def thinking_of(template: str, added: Collection[str], parser: str = "template") -> Thinking | None:

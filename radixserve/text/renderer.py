@@ -16,22 +16,31 @@ from radixserve.text.conversation import normalise
 from radixserve.text.incremental import Detokenizer
 from radixserve.text.load import read_files
 from radixserve.text.parts import EncodedPrompt, encode_parts
+from radixserve.text.reasoning import DESCRIPTION, TAG_TEXTS, thinking_of
+from radixserve.text.reasoning_tokens import ReasoningTokens
 from radixserve.text.tokenizer import IdArray, Run, Tokenizer
 from radixserve.text.tool_calls import speech_of
-from radixserve.text.tool_calls_prompt import told
+from radixserve.text.tool_calls_prompt import described, told
 from radixserve.weights.source import ModelSource
 
 
 class Renderer:
     """tokenizer, chat: the two that do the work. eos_ids: end tokens that the tokenizer, the
     generation_config or the end of the template's assistant block name (the caller adds those of
-    the model's config). speech: how the model is told of tools, and how it calls them."""
+    the model's config). speech: how the model is told of tools, and how it calls them. reasoning:
+    the tags in which it reasons, None for a model that does not."""
 
     def __init__(self, tokenizer: Tokenizer, chat: ChatTemplate, config: TextConfig) -> None:
         self.tokenizer = tokenizer
         self.chat = chat
         self.eos_ids = tokenizer.eos_ids | _end_of_turn(tokenizer, chat)
         self.speech = speech_of(chat.tool_text, config.tool_parser)
+        thinking = thinking_of(
+            chat.tool_text,
+            [tag for tag in TAG_TEXTS if tokenizer.id_of(tag) is not None],
+            config.reasoning_parser,
+        )
+        self.reasoning = None if thinking is None else ReasoningTokens(thinking, tokenizer)
         self._max_prompt_tokens = config.max_prompt_tokens
 
     @classmethod
@@ -65,19 +74,34 @@ class Renderer:
         **variables: Any,
     ) -> IdArray:
         """Ids of a conversation: [n] int32; see ChatTemplate.encode. variables: more of them for
-        the template. limit: see encode_text. Raises InvalidRequest, ContextTooLong."""
+        the template. limit: see encode_text. Raises InvalidRequest, ContextTooLong.
+
+        A model that is to be told how to reason is told here, and the prompt ends with the begin
+        tag, unless the variable enable_thinking is false.
+        """
         messages, tools = self.shown(messages, tools)
-        return self._bounded(
-            self.chat.encode(
-                messages,
-                self.tokenizer,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                tools=tools,
-                variables=variables,
-                limit=self._smaller(limit),
-            )
+        is_told = self._is_told(variables)
+        if is_told:
+            messages = described(normalise(messages), DESCRIPTION)
+        ids = self.chat.encode(
+            messages,
+            self.tokenizer,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            variables=variables,
+            limit=self._smaller(limit),
         )
+        prompts = not continue_final_message and add_generation_prompt is not False
+        if is_told and prompts and self.reasoning is not None:
+            ids = self.reasoning.opened(ids)
+        return self._bounded(ids)
+
+    def _is_told(self, variables: Mapping[str, Any]) -> bool:
+        reasoning = self.reasoning
+        if reasoning is None or not reasoning.thinking.is_described:
+            return False
+        return variables.get("enable_thinking") is not False
 
     def shown(
         self, messages: Messages, tools: list[dict[str, Any]] | None
@@ -102,8 +126,17 @@ class Renderer:
         self._bounded(prompt.ids)
         return prompt
 
+    def spell(self, token: int) -> bytes:
+        """The bytes of a token, control tokens spelled."""
+        return self.tokenizer.bytes_of(token, skip_special=False)
+
     def detokenizer(
-        self, stops: tuple[bytes, ...] = (), *, skip_special: bool = True, keep_stop: bool = False
+        self,
+        stops: tuple[bytes, ...] = (),
+        *,
+        skip_special: bool = True,
+        keep_stop: bool = False,
+        spelt: frozenset[int] = frozenset(),
     ) -> Detokenizer:
         """A fresh one, for one output; stops are UTF-8."""
         return Detokenizer(
@@ -112,6 +145,7 @@ class Renderer:
             stops=stops,
             skip_special=skip_special,
             keep_stop=keep_stop,
+            spelt=spelt,
         )
 
     def _smaller(self, limit: int | None) -> int | None:

@@ -148,6 +148,10 @@ class Tokenizer:
         """One token for display, control tokens spelled; a part of a character is U+FFFD."""
         return self.bytes_of(token, skip_special=False).decode("utf-8", "replace")
 
+    def id_of(self, text: str) -> int | None:
+        """The token that is `text`, as the vocabulary writes it; None where there is none."""
+        return self._encoders.id_of(text)
+
     def split_control(self, text: str) -> list[tuple[str, bool]]:
         """`text` in pieces, each with whether it is the spelling of a control token."""
         pieces = []

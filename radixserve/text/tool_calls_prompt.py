@@ -26,7 +26,11 @@ def told(messages: Sequence[Message], tools: Tools, syntax: Syntax) -> list[Mess
     plain = _plain(messages, syntax)
     if not tools:
         return plain
-    words = description(tools, syntax)
+    return described(plain, description(tools, syntax))
+
+
+def described(plain: list[Message], words: str) -> list[Message]:
+    """`plain`, normalised, with `words` in the system block."""
     if plain and plain[0]["role"] == "system":
         first = plain[0]
         joined = f"{first['content']}\n\n{words}" if first["content"] else words

@@ -18,6 +18,7 @@ import msgspec
 
 from radixserve.wire.cache import CacheReport, CacheStats, TreeNode
 from radixserve.wire.params import Constraint, SamplingParams
+from radixserve.wire.reasoning import Reasoning
 
 Pooling = Literal["mean", "last"]
 
@@ -43,7 +44,8 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     prompt_logprobs: likewise for prompt tokens from prompt_logprobs_start on. logprob_ids: wherever
     there are log-probabilities, those of these tokens, behind the best.
     namespace: requests share KV only within one namespace.
-    constraint: what the output must match, in the form that grammar.check returns.
+    constraint: what the output must match, in the form that grammar.check returns. reasoning: what
+    may stand before that; stop strings and patterns hold for what is behind it.
     pooling: Finished carries an embedding, the mean of the prompt's final hidden states or the last
     of them. explain: Finished tells where the match of the prompt ended, and why. warm: when it
     ends, its prompt is kept first against eviction, as far as there is room for warm ones.
@@ -60,6 +62,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     priority: int = 0
     program: ProgramRef | None = None
     constraint: Constraint | None = None
+    reasoning: Reasoning | None = None
     pooling: Pooling | None = None
     explain: bool = False
     warm: bool = False

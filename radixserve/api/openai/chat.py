@@ -21,6 +21,7 @@ from radixserve.api.openai.schema import (
 from radixserve.api.openai.tools import toolbox_of
 from radixserve.api.openai.turn import Turn
 from radixserve.api.turns.ask import Ask, prepare
+from radixserve.api.turns.reasoning import SWITCHES, Thoughts
 from radixserve.chunks import Chunk, Finish
 from radixserve.errors import InvalidRequest
 from radixserve.native.calls import Door
@@ -71,6 +72,17 @@ def _ask(given: ChatRequest, default_max_tokens: int) -> Ask:
         add_generation_prompt=given.add_generation_prompt,
         continue_final_message=given.continue_final_message,
         variables=given.chat_template_kwargs,
+        thoughts=_thoughts(given),
+    )
+
+
+def _thoughts(given: ChatRequest) -> Thoughts:
+    switches = [given.chat_template_kwargs.get(name) for name in SWITCHES]
+    return Thoughts(
+        separates=given.separate_reasoning,
+        budget=given.thinking_token_budget,
+        effort=given.reasoning_effort,
+        is_on=next((switch for switch in switches if isinstance(switch, bool)), None),
     )
 
 
@@ -186,6 +198,7 @@ def _message(raw: object, at: str) -> dict[str, Any]:
         _call(call, f"{at}.tool_calls[{i}]") for i, call in enumerate(message.tool_calls or ())
     ]
     given = {name: getattr(message, name) for name in message.__struct_fields__}
+    given["reasoning_content"] = given["reasoning_content"] or given.pop("reasoning")
     if calls:
         given["tool_calls"] = calls
     return {name: value for name, value in given.items() if value is not None and name != "parsed"}

@@ -152,7 +152,7 @@ def usage_fields(usages: Iterable[Usage]) -> Event:
         "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": {"cached_tokens": sum(usage.cached_tokens for usage in each)},
         "completion_tokens_details": {
-            "reasoning_tokens": 0,
+            "reasoning_tokens": sum(usage.reasoning_tokens for usage in each),
             "forced_tokens": sum(usage.forced_tokens for usage in each),
         },
     }

@@ -80,7 +80,8 @@ class Sampled(Labelled, msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 
 class ChatRequest(Sampled, kw_only=True):
     """add_generation_prompt: true unless continue_final_message is. tools, tool_choice,
-    parallel_tool_calls: see tools.py."""
+    parallel_tool_calls: see tools.py. separate_reasoning: reasoning is told apart from content;
+    thinking_token_budget: most tokens of it; reasoning_effort: see turns/reasoning.py."""
 
     messages: list[Any]
     logprobs: bool = False
@@ -91,6 +92,9 @@ class ChatRequest(Sampled, kw_only=True):
     tools: list[Any] = []
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool = True
+    separate_reasoning: bool = True
+    thinking_token_budget: int | None = None
+    reasoning_effort: str | None = None
 
 
 class CompletionRequest(Sampled, kw_only=True):
@@ -104,7 +108,8 @@ class CompletionRequest(Sampled, kw_only=True):
 
 class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What a message may hold; the text room reads it further. tool_calls: each a ToolCall. parsed:
-    what a client made of the content; it is not read."""
+    what a client made of the content; it is not read. reasoning: another name of
+    reasoning_content."""
 
     role: str
     content: str | list[Any] | None = None
@@ -113,6 +118,7 @@ class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tool_call_id: str | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
     parsed: Any = None
 
 
@@ -168,7 +174,8 @@ REFUSED_CHAT: dict[str, tuple[Any, ...]] = {
     "audio": (),
     "prediction": (),
     "web_search_options": (),
-    "reasoning_effort": (),
+    "stream_reasoning": (True,),
+    "include_reasoning": (True,),
     "verbosity": ("medium",),
     "prompt_cache_options": (),
     "chat_template": (),

@@ -1,4 +1,4 @@
-"""What the assistant says in one choice: text, and calls of tools.
+"""What the assistant says in one choice: reasoning, text, and calls of tools.
 
 Owns: message and deltas in OpenAI's shapes, ids of calls. Must not know: finish reasons,
 log-probabilities, how a call is written.
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from radixserve.api.turns.hearing import Heard, Hearing
+from radixserve.text.reasoning import Thought
 from radixserve.text.tool_calls_stream import Argued, Begun, Said
 
 Event = dict[str, Any]
@@ -18,13 +19,15 @@ Event = dict[str, Any]
 class Turn:
     """content is null where nothing but calls was said.
 
-    The first delta of a call has its id and name, those after it have arguments alone.
+    The first delta of a call has its id and name, those after it have arguments alone. Reasoning
+    goes by two names, since each is the only one that some clients read.
     """
 
     def __init__(self, hearing: Hearing, new_id: Callable[[], str]) -> None:
         self._hearing = hearing
         self._new_id = new_id
         self._text = ""
+        self._thoughts = ""
         self._calls: list[Event] = []
 
     @property
@@ -47,10 +50,15 @@ class Turn:
         """The whole message, once all text was added."""
         content = self._text if self._text or not self._calls else None
         message: Event = {"role": "assistant", "content": content, "refusal": None}
+        if self._hearing.has_thoughts:
+            message |= _thought(self._thoughts or None)
         return message | {"tool_calls": self._calls} if self._calls else message
 
     def _delta(self, event: Heard) -> Event:
         match event:
+            case Thought(text):
+                self._thoughts += text
+                return _thought(text)
             case Said(text):
                 self._text += text
                 return {"content": text}
@@ -62,3 +70,7 @@ class Turn:
             case Argued(index, text):
                 self._calls[index]["function"]["arguments"] += text
                 return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+
+
+def _thought(text: str | None) -> Event:
+    return {"reasoning_content": text, "reasoning": text}

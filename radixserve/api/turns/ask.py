@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from radixserve.api.turns.hearing import Hearing
+from radixserve.api.turns.reasoning import Thoughts, parser_of, reasoning_of, variables_of
 from radixserve.api.turns.toolbox import Toolbox
 from radixserve.api.turns.wishes import is_marked, tool_wish
 from radixserve.chunks import Request
@@ -21,6 +22,7 @@ from radixserve.native.calls import Calls, Door, Numbered, new_rid, room_of
 from radixserve.native.constraint import Wish
 from radixserve.native.fields import Name, Seconds
 from radixserve.native.request import check_rid, namespace, program_ref
+from radixserve.text.reasoning import HeardParser
 from radixserve.text.tokenizer import Tokenizer
 from radixserve.text.tool_calls import Syntax
 from radixserve.wire.params import SamplingParams
@@ -43,6 +45,7 @@ class Ask:
     tool_call_id. limit: what the client calls the bound of its output. box: what an output may
     call. answer: what it is bound to where it calls nothing. best, shows_special, keeps_stop: see
     Request. add_generation_prompt, continue_final_message, variables: see ChatTemplate.render.
+    thoughts: what is wished of the reasoning.
     """
 
     messages: list[dict[str, Any]]
@@ -57,6 +60,7 @@ class Ask:
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     variables: dict[str, Any] = field(default_factory=dict)
+    thoughts: Thoughts = field(default_factory=Thoughts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +73,20 @@ class Asked:
     syntax: Syntax
     names: frozenset[str]
     is_marked: bool
+    separates: bool = True
 
     def hearing(self) -> Hearing:
         """A fresh one, for one output."""
-        if not self.names:
-            return Hearing(None)
-        return Hearing(self.syntax.parser(self.names, is_marked=self.is_marked))
+        calls = None
+        if self.names:
+            calls = self.syntax.parser(self.names, is_marked=self.is_marked)
+        reasoning = self.request.reasoning if self.separates else None
+        thoughts = None if reasoning is None else parser_of(reasoning, is_bound=bool(self.wish))
+        return Hearing(
+            HeardParser(thoughts, calls),
+            has_tools=bool(self.names),
+            has_thoughts=thoughts is not None,
+        )
 
     def start(self, calls: Calls) -> Numbered:
         """See bound.start."""
@@ -91,8 +103,9 @@ def prepare(ask: Ask, gateway: Door) -> Asked:
     wish = tool_wish(box, ask.answer, syntax, ask.limit)
     rid = labels.rid or new_rid()
     check_rid(rid)
+    prompt = prompt_of(ask, gateway, room_of(gateway))
     request = Request(
-        prompt=prompt_of(ask, gateway),
+        prompt=prompt,
         params=ask.params,
         rid=rid,
         output_logprobs=ask.best,
@@ -103,6 +116,7 @@ def prepare(ask: Ask, gateway: Door) -> Asked:
         explain_cache=labels.explain_cache,
         shows_special=ask.shows_special,
         keeps_stop=ask.keeps_stop,
+        reasoning=reasoning_of(ask.thoughts, renderer, prompt, _begun(ask)),
     )
     return Asked(
         request=request,
@@ -111,18 +125,26 @@ def prepare(ask: Ask, gateway: Door) -> Asked:
         syntax=syntax,
         names=box.names,
         is_marked=is_marked(box, ask.answer),
+        separates=ask.thoughts.separates,
     )
 
 
-def prompt_of(ask: Ask, gateway: Door) -> bytes:
-    """The ids of its messages and tools: int32, little-endian. Raises InvalidRequest."""
+def _begun(ask: Ask) -> str | None:
+    """What the answer that is to go on has so far."""
+    content = ask.messages[-1].get("content") if ask.continue_final_message else None
+    return content if isinstance(content, str) else None
+
+
+def prompt_of(ask: Ask, gateway: Door, limit: int | None) -> bytes:
+    """The ids of its messages and tools: int32, little-endian. limit: see Renderer.encode_text.
+    Raises InvalidRequest, ContextTooLong."""
     ids = gateway.renderer.encode_messages(
         ask.messages,
-        room_of(gateway),
+        limit,
         add_generation_prompt=ask.add_generation_prompt,
         continue_final_message=ask.continue_final_message,
         tools=list(ask.box.shown) or None,
-        **ask.variables,
+        **variables_of(ask.thoughts, ask.variables, gateway.renderer),
     )
     if not len(ids):
         raise InvalidRequest("the messages give an empty prompt", param="messages")

@@ -6,24 +6,20 @@ written.
 
 from __future__ import annotations
 
-from radixserve.text.tool_calls_stream import Argued, Begun, Said, ToolCallParser
+from radixserve.text.reasoning import Event, HeardParser
 
-Heard = Said | Begun | Argued
+Heard = Event
 
 
 class Hearing:
-    """One output. parser: of its calls; None where it can call nothing, and all is text."""
+    """One output. has_tools: it may call some. has_thoughts: it may reason, before all else."""
 
-    def __init__(self, parser: ToolCallParser | None) -> None:
+    def __init__(self, parser: HeardParser, *, has_tools: bool, has_thoughts: bool) -> None:
         self._parser = parser
-
-    @property
-    def has_tools(self) -> bool:
-        return self._parser is not None
+        self.has_tools = has_tools
+        self.has_thoughts = has_thoughts
 
     def add(self, text: str, is_last: bool) -> list[Heard]:
         """What `text` adds. is_last: no more comes, so what was held back is told as well."""
-        if self._parser is None:
-            return [Said(text)] if text else []
         heard = self._parser.feed(text)
         return heard + self._parser.finish() if is_last else heard
