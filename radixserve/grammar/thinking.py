@@ -187,6 +187,7 @@ class Thinker:
             behind = self._gap_left(after) if after.phase == "behind" else self._closing
             if not answer.fits(room - len(behind)) and answer.shortest() is not None:
                 return self._close(answer, self._closing)
+        was_inside = self._follower.phase == "inside"
         self._follower = after
         self._plain += len(self._token_bytes[token])
         if after.phase == "behind":
@@ -196,7 +197,7 @@ class Thinker:
             return Taken((token,), stopped=True)
         if after.phase == "before":
             return Taken((token,), stopped=True)
-        self._count += after.size > (after.begin_at or 0)
+        self._count += was_inside or after.size > (after.begin_at or 0)
         if self._reasoning.budget is not None and self._count >= self._reasoning.budget:
             return self._end((token,), room)
         return self._thought((token,), 0)

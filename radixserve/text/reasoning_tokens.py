@@ -74,10 +74,11 @@ class ReasoningCount:
         for token in ids:
             if follower.phase in ("behind", "none"):
                 return
+            was_inside = follower.phase == "inside"
             follower.feed(self._spell(token))
             begin = follower.begin_at
-            if begin is None or (follower.size <= begin and begin > 0):
-                continue  # the begin tag itself
+            if begin is None or not (was_inside or follower.size > begin):
+                continue  # of the begin tag
             self._recent.append(follower.size)
             while self._recent[0] <= follower.size - self._longest and follower.end_at is None:
                 self._recent.popleft()
