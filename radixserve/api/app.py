@@ -10,6 +10,8 @@ from fastapi import FastAPI
 
 from radixserve.api import cache, faults, openapi, operator
 from radixserve.api.access import Access
+from radixserve.api.anthropic import routes as anthropic
+from radixserve.api.anthropic.envelope import AnthropicCalls
 from radixserve.api.body import large_bodies
 from radixserve.api.cors import Cors
 from radixserve.api.door import OperatedDoor
@@ -46,7 +48,7 @@ def create_app(
     door = gateway if isinstance(gateway, OperatedDoor) else OperatedDoor(gateway, http)
     app.state.large_bodies = large_bodies()
     front = Front(door, config, NativeService(door), life, metrics)
-    for part in (openai, texts, native, operator, cache):
+    for part in (openai, texts, anthropic, native, operator, cache):
         app.include_router(part.routes(front))
     app.include_router(openapi.routes())
     app.add_middleware(
@@ -63,6 +65,7 @@ def create_app(
         on_drop=metrics.dropped_slow_reader,
     )
     faults.install(app)
+    app.add_middleware(AnthropicCalls)
     if http.cors_origin:
         app.add_middleware(Cors, origins=http.cors_origin)
     app.add_middleware(Access, counter=metrics, logs=http.access_log)

@@ -64,11 +64,13 @@ class Entrance:
         """None where there are no keys. Raises Refused."""
         if not len(self._tenants):
             return None
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        scheme, _, key = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
-        tenant = self._tenants.find(key) if scheme.lower() == b"bearer" else None
+        tenant = self._tenants.find(key_of(scope))
         if tenant is None:
-            raise Refused(Unauthorized("this server needs an API key: Authorization: Bearer <key>"))
+            raise Refused(
+                Unauthorized(
+                    "this server needs an API key: Authorization: Bearer <key>, or x-api-key: <key>"
+                )
+            )
         path = scope["path"]
         if not tenant.admin and (path in ADMIN or path.startswith(ADMIN_PREFIX)):
             raise Refused(Forbidden(f"{path} needs an admin's key (--admin-key)"))
@@ -121,6 +123,17 @@ class Entrance:
                 )
             )
         tenant.requests.spend(1)
+
+
+def key_of(scope: Scope) -> bytes:
+    """The key that a call brings, b"" for none: x-api-key counts where there is no
+    authorization, and neither where it is given twice."""
+    given = [value for name, value in scope["headers"] if name == b"authorization"]
+    if given:
+        scheme, _, key = given[0].partition(b" ")
+        return key if len(given) == 1 and scheme.lower() == b"bearer" else b""
+    given = [value for name, value in scope["headers"] if name == b"x-api-key"]
+    return given[0] if len(given) == 1 else b""
 
 
 class Refused(Exception):

@@ -17,10 +17,15 @@ import msgspec
 from fastapi import APIRouter, Response
 
 from radixserve.api import shapes
+from radixserve.api.anthropic import schema as anthropic_schema
+from radixserve.api.anthropic import shapes as anthropic
+from radixserve.api.anthropic.envelope import MESSAGES
 from radixserve.api.cache import MAX_DEPTH, MAX_NODES
 from radixserve.api.faults import answer
 from radixserve.api.native.routes import AbortBody
 from radixserve.api.openai import embeddings, schema, tokenize
+from radixserve.api.responses import shapes as responses
+from radixserve.api.responses.schema import ResponseRequest
 from radixserve.api.shapes import Shape, or_null
 from radixserve.native.request import REFUSED_FIELDS, Body
 from radixserve.native.sampling import REFUSED_SAMPLING, Sampling
@@ -49,6 +54,8 @@ _BODIES: dict[type[msgspec.Struct], dict[str, tuple[Any, ...]]] = {
     Sampling: REFUSED_SAMPLING,
     AbortBody: {},
     schema.Message: schema.REFUSED_MESSAGE,
+    **anthropic.BODIES,
+    **responses.BODIES,
 }
 _HARMLESS = (schema.ChatRequest, schema.CompletionRequest)
 
@@ -64,6 +71,8 @@ _CLOSER: dict[tuple[str, str], Shape] = {
     ("EmbeddingRequest", "input"): _PROMPT,
     ("DetokenizeRequest", "tokens"): {"anyOf": [_IDS, {"type": "array", "items": _IDS}]},
     ("Body", "input_ids"): {"anyOf": [_IDS, {"type": "array", "items": _IDS}]},
+    **anthropic.CLOSER,
+    **responses.CLOSER,
 }
 
 _SAMPLING: Shape = {"$ref": _REF + "Sampling"}
@@ -81,6 +90,9 @@ _POSTS: dict[str, tuple[type[msgspec.Struct], Shape]] = {
     "/v1/detokenize": (tokenize.DetokenizeRequest, shapes.TEXTS),
     "/generate": (Body, shapes.GENERATED),
     "/abort_request": (AbortBody, shapes.DONE),
+    MESSAGES: (anthropic_schema.MessagesRequest, anthropic.MESSAGE),
+    f"{MESSAGES}/count_tokens": (anthropic_schema.CountRequest, anthropic.COUNTED),
+    responses.PATH: (ResponseRequest, responses.RESPONSE),
 }
 _GETS: dict[str, Shape] = {
     "/v1/models": shapes.MODELS,
@@ -95,9 +107,13 @@ _GETS: dict[str, Shape] = {
     "/get_server_info": shapes.SERVER_INFO,
     "/v1/cache/stats": shapes.CACHE_STATS,
     "/v1/cache/tree": shapes.CACHE_TREE,
+    responses.ONE: responses.RESPONSE,
+    responses.INPUT_ITEMS: responses.PAGE,
     "/openapi.json": shapes.ANY_OBJECT,
 }
-_STREAMED = frozenset({"/v1/chat/completions", "/v1/completions", "/generate"})
+_STREAMED = frozenset(
+    {"/v1/chat/completions", "/v1/completions", "/generate", MESSAGES, responses.PATH}
+)
 _PARAMETERS: dict[str, list[tuple[str, str, Shape]]] = {
     "/v1/models/{name}": [("path", "name", {"type": "string", "minLength": 1})],
     "/v1/cache/tree": [
@@ -105,6 +121,7 @@ _PARAMETERS: dict[str, list[tuple[str, str, Shape]]] = {
         ("query", "limit", {"type": "integer", "minimum": 1, "maximum": MAX_NODES}),
         ("query", "namespace", {"type": "string"}),
     ],
+    **responses.PARAMETERS,
 }
 
 
@@ -128,16 +145,21 @@ def document() -> dict[str, Any]:
         paths.setdefault(path, {})["post"] = _operation(path, shape, body)
     paths["/generate"]["put"] = paths["/generate"]["post"]
     paths["/flush_cache"]["post"] = paths["/flush_cache"]["get"]
+    paths[responses.ONE]["delete"] = _operation(responses.ONE, responses.DELETED, None)
+    paths[responses.CANCEL] = {"post": _operation(responses.CANCEL, responses.RESPONSE, None)}
     paths["/metrics"] = {"get": _metrics()}
     return {
         "openapi": "3.1.0",
         "info": {"title": "radixserve", "version": importlib.metadata.version("radixserve")},
         "paths": paths,
         "components": {
-            "schemas": _bodies() | {"Error": shapes.ERROR},
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "schemas": _bodies() | {"Error": shapes.ERROR, "AnthropicError": anthropic.ERROR},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer"},
+                "x_api_key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
         },
-        "security": [{}, {"key": []}],
+        "security": [{}, {"key": []}, {"x_api_key": []}],
     }
 
 
@@ -146,7 +168,7 @@ def _operation(path: str, shape: Shape, body: type[msgspec.Struct] | None) -> di
     if path in _STREAMED:
         content["text/event-stream"] = {"schema": {"type": "string"}}
     told: dict[str, Any] = {"responses": {"200": {"description": "done", "content": content}}}
-    told["responses"] |= _errors()
+    told["responses"] |= _errors(path)
     if path in _PARAMETERS:
         told["parameters"] = [
             {"in": place, "name": name, "required": place == "path", "schema": kind}
@@ -158,16 +180,19 @@ def _operation(path: str, shape: Shape, body: type[msgspec.Struct] | None) -> di
     return told
 
 
-def _errors() -> dict[str, Any]:
-    content = {"application/json": {"schema": {"$ref": _REF + "Error"}}}
-    return {str(code): {"description": why, "content": content} for code, why in ERRORS.items()}
+def _errors(path: str) -> dict[str, Any]:
+    is_anthropic = path.startswith(MESSAGES)
+    name = "AnthropicError" if is_anthropic else "Error"
+    errors = ERRORS | anthropic.ERRORS if is_anthropic else ERRORS
+    content = {"application/json": {"schema": {"$ref": _REF + name}}}
+    return {str(code): {"description": why, "content": content} for code, why in errors.items()}
 
 
 def _metrics() -> dict[str, Any]:
     text = {"schema": {"type": "string"}}
     kinds = {"text/plain": text, "application/openmetrics-text": text}
     good = {"200": {"description": "for Prometheus", "content": kinds}}
-    return {"responses": good | _errors()}
+    return {"responses": good | _errors("/metrics")}
 
 
 def _bodies() -> dict[str, Shape]:

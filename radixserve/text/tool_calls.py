@@ -20,6 +20,9 @@ from radixserve.text.tool_calls_stream import Reader, ToolCallParser
 SyntaxName = Literal["hermes", "mistral", "llama3_json", "pythonic", "generic"]
 Format = dict[str, Any]
 
+# What models mark their calls with; often a token of its own.
+MARKS = (CALL, END, CALLS, PYTHON)
+
 _ALPHABET = string.ascii_letters + string.digits
 
 
@@ -52,9 +55,10 @@ class Syntax:
         that no JSON text can be taken for one."""
         return ToolCallParser(self.marked_reader if is_marked else self.reader, names)
 
-    def new_id(self) -> str:
+    def new_id(self, prefix: str = "call_") -> str:
+        """Of a call. prefix: what a dialect begins them with, where the syntax leaves it free."""
         drawn = "".join(secrets.choice(_ALPHABET) for _ in range(self.id_length))
-        return drawn if self.id_length == 9 else f"call_{drawn}"
+        return drawn if self.id_length == 9 else f"{prefix}{drawn}"
 
     def example(self, name: str, arguments: str) -> str:
         """One call as text."""
