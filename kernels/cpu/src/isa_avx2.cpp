@@ -7,6 +7,7 @@ namespace {
 constexpr int kLanes = 8;
 constexpr int kTile = 3;
 constexpr int kQueries = 2;
+constexpr int kScoreVectors = 4;
 constexpr int kValueVectors = 2;
 #define RS_NAME "avx2"
 #include "isa.h"

@@ -7,6 +7,7 @@ namespace {
 constexpr int kLanes = 16;
 constexpr int kTile = 8;
 constexpr int kQueries = 4;
+constexpr int kScoreVectors = 4;
 constexpr int kValueVectors = 4;
 #define RS_NAME "avx512_bf16"
 #include "isa.h"

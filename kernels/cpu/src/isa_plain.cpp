@@ -6,6 +6,7 @@ namespace {
 constexpr int kLanes = 4;
 constexpr int kTile = 1;
 constexpr int kQueries = 2;
+constexpr int kScoreVectors = 8;
 constexpr int kValueVectors = 4;
 #define RS_NAME "plain"
 #include "isa.h"

@@ -181,17 +181,27 @@ void AttentionPlan::run(const void* q, int64_t q_stride, const void* k_cache, co
     with.page_size = shape_.page_size;
     with.scale = shape_.scale;
     with.dtype = shape_.dtype;
-    for (auto& level : levels_) run_items(level, with);
-    run_items(own_, with);
+    for (size_t i = 0; i < levels_.size(); ++i)
+        run_items(levels_[i], i + 1 < levels_.size() ? levels_[i + 1] : own_, with);
+    run_items(own_, {}, with);
 }
 
-void AttentionPlan::run_items(std::vector<Item>& items, const Attend& with) {
+void AttentionPlan::run_items(const std::vector<Item>& items, const std::vector<Item>& after,
+                              const Attend& with) {
     const Kernels& use = kernels();
     const size_t bytes = static_cast<size_t>(use.attend_scratch(with, most_));
-    parallel_for(static_cast<int64_t>(items.size()), [&](int64_t index, int worker) {
-        AttendItem& item = items[index].item;
+    const auto count = static_cast<int64_t>(items.size());
+    // While one is computed, what its thread will probably take next is asked for.
+    const auto later = [&, among = threads()](int64_t index) {
+        index += among;
+        if (index < count) return &items[index].item;
+        return index - count < static_cast<int64_t>(after.size()) ? &after[index - count].item
+                                                                  : nullptr;
+    };
+    parallel_for(count, [&](int64_t index, int worker) {
+        const AttendItem& item = items[index].item;
         void* room = scratch(worker, 1, bytes);
-        use.attend(with, item, room);
+        use.attend(with, item, later(index), room);
         if (item.row < 0) return;
         const int64_t counter = item.row * shape_.num_kv_heads + item.kv_head;
         if (left_[counter].fetch_sub(1, std::memory_order_acq_rel) != 1) return;

@@ -57,7 +57,8 @@ private:
     void add_own_parts(const Rows& rows);
     void place_states(const Rows& rows);
     void add_item(std::vector<Item>& to, AttendItem item, int64_t tokens_at);
-    void run_items(std::vector<Item>& items, const Attend& with);
+    void run_items(const std::vector<Item>& items, const std::vector<Item>& after,
+                   const Attend& with);
 
     Shape shape_;
     std::vector<int32_t> limits_, pages_, token_list_;

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace rs {
 
@@ -81,8 +82,8 @@ struct AttendItem {
     bool is_whole;  // everything from t0 on is here: the item writes the output
 };
 
-constexpr int32_t kBlock = 32;       // KV tokens computed at once
-constexpr int32_t kSegment = 512;    // KV tokens folded into one state; a multiple of kBlock
+constexpr int32_t kBlock = 64;       // KV tokens computed at once
+constexpr int32_t kSegment = 256;    // KV tokens folded into one state; a multiple of kBlock
 constexpr int64_t kStateExtra = 32;  // floats of a state beside its accumulator
 
 struct Attend {
@@ -130,7 +131,8 @@ struct Kernels {
     void (*rms_norm)(const Norm&, int64_t first_row, int64_t last_row);
     void (*rotary)(const Rotary&, int64_t first_token, int64_t last_token);
     int64_t (*attend_scratch)(const Attend&, int32_t most);  // bytes; most: tokens * KV heads
-    void (*attend)(const Attend&, const AttendItem&, void* scratch);
+    // next: an item that this thread is likely to take after this one, or null.
+    void (*attend)(const Attend&, const AttendItem&, const AttendItem* next, void* scratch);
     void (*finish)(const Attend&, const AttendItem&, void* scratch);  // states of a row to out
     Best (*scan)(const Scan&);
     // weights = exp(scaled - best), 0 where less than least; sums: of each kScanBlock.

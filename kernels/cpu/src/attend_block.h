@@ -1,0 +1,249 @@
+// One block of KV for some queries; included inside the namespace of an instruction set. Each query's
+// arithmetic in a block is its own: who is beside it does not change a bit.
+
+constexpr int kBlockVectors = kBlock / kLanes;
+static_assert(kBlockVectors % kScoreVectors == 0, "a half block is computed in whole halves");
+
+// The tokens of a block: where their rows are, for the first of an item's heads. Those past the end
+// are at a row of zeros.
+struct Places {
+    const char* k[kBlock];
+    const char* v[kBlock];
+    int32_t count;
+    int32_t bytes;  // of a row, all heads of the item
+};
+
+// Rows of the next block that are asked for while products are done, some with each step: in the
+// order in which they lie in memory, for only then does the machine fetch ahead of what is asked.
+struct NextRows {
+    const char* const* rows;
+    int64_t count, each, bytes;
+};
+
+struct Work {
+    uint32_t* q;      // [queries, padded_dim] floats, or pairs in its first half
+    uint32_t* k;      // [steps, kBlock]
+    uint32_t* v;      // [steps, padded_dim], or
+    const char* const* values;  // rows of the block, used in place where this is not null
+    int64_t values_offset;
+    float* state;     // [queries, state_size]: of this segment
+    float* total;     // as state, of the segments before
+    char* zeros;      // what a token that is not there has
+    int64_t q_stride; // of q, in words
+    int64_t dim;      // padded
+    int64_t size;     // of a state
+    int32_t group;    // query heads of one KV head
+};
+
+// Vectors of a block as products reads them: laid out before, `stride` words from step to step.
+struct Laid {
+    const uint32_t* from;
+    int64_t stride;
+    template <class Mode, int C, class Column>
+    __attribute__((always_inline)) void read(int64_t step, Column* column) const {
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c)
+            column[c] = Mode::read(from + step * stride + c * kLanes);
+    }
+};
+
+// Values where they are in the cache, `offset` bytes into each row: for few queries laying them out
+// takes longer than they do.
+struct InPlace {
+    const char* const* rows;
+    int64_t offset;
+    template <class Mode, int C, class Column>
+    __attribute__((always_inline)) void read(int64_t step, Column* column) const {
+        Mode::template read_values<C>(rows + step * Mode::kPack, offset, column);
+    }
+};
+
+// sum[q * C + c] += the products of Q rows of a with C vectors of b, step by step.
+template <class Mode, int Q, int C, class Source>
+RS_INLINE void products(const uint32_t* a, int64_t a_stride, const Source& b, int64_t steps,
+                        NextRows ahead, vf* sum) {
+    int64_t row = 0;
+    for (int64_t s = 0; s < steps; ++s) {
+        for (int64_t end = row + ahead.each; row < end && row < ahead.count; ++row)
+            for (int64_t line = 0; line < ahead.bytes; line += 64)
+                __builtin_prefetch(ahead.rows[row] + line, 0, 2);
+        typename Mode::Column column[C];
+        b.template read<Mode, C>(s, column);
+#pragma GCC unroll 4
+        for (int q = 0; q < Q; ++q) {
+            const auto row = Mode::spread(a + q * a_stride + s);
+#pragma GCC unroll 8
+            for (int c = 0; c < C; ++c)
+                sum[q * C + c] = Mode::add(sum[q * C + c], row, column[c]);
+        }
+    }
+}
+
+// scores: [Q, V] vectors, of the first V of the block. at: the first query.
+template <class Mode, int Q, int V>
+RS_INLINE void score(const Work& w, int at, int64_t head_dim, NextRows ahead, vf* scores) {
+    constexpr int C = V < kScoreVectors ? V : kScoreVectors;
+#pragma GCC unroll 4
+    for (int begin = 0; begin < V; begin += C) {
+        vf sum[Q * C];
+        clear<Q * C>(sum);
+        products<Mode, Q, C>(w.q + at * w.q_stride, w.q_stride, Laid{w.k + begin * kLanes, kBlock},
+                             head_dim / Mode::kPack, begin == 0 ? ahead : NextRows{}, sum);
+#pragma GCC unroll 4
+        for (int q = 0; q < Q; ++q)
+#pragma GCC unroll 8
+            for (int c = 0; c < C; ++c) scores[q * V + begin + c] = sum[q * C + c];
+    }
+}
+
+// Hides what a query may not see. visible: tokens of the block that it sees, from the first on.
+template <int V>
+RS_INLINE void mask_scores(vf* scores, int32_t visible) {
+    vi lane;
+    for (int i = 0; i < kLanes; ++i) lane[i] = i;
+    for (int c = 0; c < V; ++c, lane += kLanes)
+        scores[c] = pick(lane < visible, scores[c], splat(-__builtin_inff()));
+}
+
+template <int V>
+RS_INLINE float best_score(const vf* scores) {
+    vf best = scores[0];
+#pragma GCC unroll 16
+    for (int c = 1; c < V; ++c) best = larger(best, scores[c]);
+    return largest_of(best);
+}
+
+// State sums from column d on += weights * values.
+template <class Mode, int Q, int C, class Source>
+RS_INLINE void add_columns(const Work& w, const uint32_t* weights, int at, int64_t d,
+                           const Source& values, int64_t steps, NextRows ahead) {
+    vf sum[Q * C];
+#pragma GCC unroll 4
+    for (int q = 0; q < Q; ++q)
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c)
+            sum[q * C + c] = load(w.state + (at + q) * w.size + d + c * kLanes);
+    products<Mode, Q, C>(weights, kBlock, values, steps, ahead, sum);
+#pragma GCC unroll 4
+    for (int q = 0; q < Q; ++q)
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c)
+            store(w.state + (at + q) * w.size + d + c * kLanes, sum[q * C + c]);
+}
+
+template <class Mode, int Q>
+RS_INLINE void add_values(const Work& w, const uint32_t* weights, int at, int64_t steps,
+                          NextRows ahead) {
+    typedef typename Mode::Type T;
+    constexpr int C = kValueVectors, kColumns = C * kLanes;
+    int64_t d = 0;
+    for (; d + kColumns <= w.dim; d += kColumns) {
+        const NextRows now = d ? NextRows{} : ahead;
+        if (w.values == nullptr) {
+            add_columns<Mode, Q, C>(w, weights, at, d, Laid{w.v + d, w.dim}, steps, now);
+        } else {
+            const int64_t offset = w.values_offset + d * static_cast<int64_t>(sizeof(T));
+            add_columns<Mode, Q, C>(w, weights, at, d, InPlace{w.values, offset}, steps, now);
+        }
+    }
+    for (; d < w.dim; d += kLanes)
+        add_columns<Mode, Q, 1>(w, weights, at, d, Laid{w.v + d, w.dim}, steps, NextRows{});
+}
+
+// Calls body(queries as a constant, the first of them) for kQueries at a time, then for the rest.
+template <class Body>
+RS_INLINE void by_queries(int count, Body&& body) {
+    int at = 0;
+    for (; at + kQueries <= count; at += kQueries)
+        body(std::integral_constant<int, kQueries>(), at);
+    switch (count - at) {
+        case 3:
+            return body(std::integral_constant<int, 3>(), at);
+        case 2:
+            return body(std::integral_constant<int, 2>(), at);
+        case 1:
+            return body(std::integral_constant<int, 1>(), at);
+        default:
+            return;
+    }
+}
+
+// Queries whose scores are all computed before any is weighed: weighing is a long chain for one, and
+// the machine works on those of several at a time.
+constexpr int kTogether = 16;
+
+// `count` queries from `first` on, over the first V vectors of the block. visible: tokens of it that
+// each sees; most: the largest of these. ahead: rows of K, then of V.
+template <class Mode, int V>
+static void attend_part(const Attend& a, const Work& w, int first, int count,
+                        const int32_t* visible, int32_t most, const NextRows* ahead) {
+    alignas(64) uint32_t weights[kTogether * kBlock];
+    vf scores[kTogether * V];
+    by_queries(count, [&](auto queries, int at) {
+        score<Mode, decltype(queries)::value, V>(w, first + at, a.head_dim,
+                                                 at ? NextRows{} : ahead[0], scores + at * V);
+    });
+    const float scale = a.scale * kLog2E;
+    for (int q = 0; q < count; ++q) {
+        float* state = w.state + (first + q) * w.size;
+        vf* row = scores + q * V;
+        if (visible[q] <= 0) {  // all weights are 0 and nothing changes
+            __builtin_memset(weights + q * kBlock, 0, V * kLanes * sizeof(uint32_t));
+            continue;
+        }
+        if (visible[q] < V * kLanes) mask_scores<V>(row, visible[q]);
+        const float top = raise_max(best_score<V>(row) * scale, state, w.dim);
+        Mode::template weigh<V>(row, scale, top, state + w.dim, weights + q * kBlock);
+    }
+    const int64_t steps = (most + Mode::kPack - 1) / Mode::kPack;
+    by_queries(count, [&](auto queries, int at) {
+        add_values<Mode, decltype(queries)::value>(w, weights + at * kBlock, first + at, steps,
+                                                   at ? NextRows{} : ahead[1]);
+    });
+}
+
+template <class Mode>
+static void attend_queries(const Attend& a, const AttendItem& item, const Work& w, int first,
+                           int count, int32_t t0, const NextRows* ahead) {
+    int32_t visible[kTogether], most = 0;
+    for (int q = 0; q < count; ++q) {
+        const int32_t limit = a.limits[item.tokens[(first + q) / w.group]];
+        visible[q] = (limit < item.t1 ? limit + 1 : item.t1) - t0;
+        if (visible[q] > kBlock) visible[q] = kBlock;
+        if (visible[q] > most) most = visible[q];
+    }
+    if (most <= 0) return;
+    if (most > kBlock / 2)
+        attend_part<Mode, kBlockVectors>(a, w, first, count, visible, most, ahead);
+    else
+        attend_part<Mode, kBlockVectors / 2>(a, w, first, count, visible, most, ahead);
+}
+
+// head: of the item's. next: the block after this one.
+template <class Mode>
+static void attend_block(const Attend& a, const AttendItem& item, Work w, int32_t t0,
+                         const Places& here, const Places& next, int32_t head) {
+    const int64_t bytes = a.head_dim * static_cast<int64_t>(sizeof(typename Mode::Type));
+    const int count = here.count > kBlock / 2 ? kBlock : kBlock / 2;
+    Mode::put_keys(w.k, here.k, head * bytes, a.head_dim, count);
+    const int queries = item.count * w.group;
+    if (queries <= kQueries && a.head_dim % (kValueVectors * kLanes) == 0) {
+        w.values = here.v;
+        w.values_offset = head * bytes;
+    } else {
+        w.values = nullptr;
+        Mode::put_values(w.v, here.v, head * bytes, a.head_dim, w.dim, count);
+    }
+    // Each head asks for a share of the tokens, and for all that these have.
+    const int64_t share = (next.count + item.kv_heads - 1) / item.kv_heads;
+    const int64_t begin = head * share < next.count ? head * share : next.count;
+    const int64_t rows = next.count - begin < share ? next.count - begin : share;
+    const int64_t each = (rows + kBlock / 2 - 1) / (kBlock / 2);
+    NextRows ahead[2] = {{next.k + begin, rows, each, next.bytes},
+                         {next.v + begin, rows, each, next.bytes}};
+    for (int first = 0; first < queries; first += kTogether) {
+        const int left = queries - first;
+        attend_queries<Mode>(a, item, w, first, left < kTogether ? left : kTogether, t0, ahead);
+        ahead[0] = ahead[1] = {};
+    }
+}

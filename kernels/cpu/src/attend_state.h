@@ -1,0 +1,47 @@
+// The running result of attention; included inside the namespace of an instruction set.
+//
+// A state is what a query has seen so far: sums of weighted values, [padded_dim]; the divisor, 16
+// lanes to be added up; the maximum that weights are relative to, in powers of two.
+
+RS_INLINE int64_t padded_dim(int64_t dim) { return (dim + 15) / 16 * 16; }
+RS_INLINE int64_t state_size(int64_t dim) { return padded_dim(dim) + kStateExtra; }
+
+RS_INLINE float& state_max(float* state, int64_t dim) { return state[dim + 16]; }
+
+RS_INLINE void clear_state(float* state, int64_t size, int64_t dim) {
+    for (int64_t i = 0; i < size; ++i) state[i] = 0.0f;
+    state_max(state, dim) = -__builtin_inff();
+}
+
+RS_INLINE void scale_state(float* state, int64_t dim, float factor) {
+    for (int64_t i = 0; i < dim + 16; i += kLanes) store(state + i, load(state + i) * factor);
+}
+
+static void merge_state(float* total, const float* state, int64_t size, int64_t dim) {
+    const float a = total[dim + 16], b = state[dim + 16];
+    if (b == -__builtin_inff()) return;
+    if (a == -__builtin_inff()) {
+        __builtin_memcpy(total, state, static_cast<size_t>(size) * sizeof(float));
+        return;
+    }
+    const float best = a > b ? a : b;
+    const float keep = exp2_of(a - best), take = exp2_of(b - best);
+    for (int64_t i = 0; i < dim + 16; i += kLanes) {
+        const vf kept = load(total + i) * keep;
+        store(total + i, load(state + i) * take + kept);
+    }
+    state_max(total, dim) = best;
+}
+
+// How far above 1 weights may get before they are taken relative to a larger score, in powers of
+// two: far less than a float holds, and a state is hardly ever scaled.
+constexpr float kSlack = 8.0f;
+
+// Takes the largest of a block's scores into the state; returns what weights are relative to now.
+RS_INLINE float raise_max(float here, float* state, int64_t dim) {
+    const float before = state_max(state, dim);
+    if (__builtin_expect(!(here > before + kSlack), 1)) return before;
+    scale_state(state, dim, exp2_of(before - here));
+    state_max(state, dim) = here;
+    return here;
+}
