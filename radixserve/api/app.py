@@ -22,6 +22,7 @@ from radixserve.api.native import routes as native
 from radixserve.api.openai import routes as openai
 from radixserve.api.openai import texts
 from radixserve.api.patience import Patience
+from radixserve.api.responses import routes as responses
 from radixserve.api.tenants import load_tenants
 from radixserve.config.schema import Config
 from radixserve.metrics.prometheus import Metrics
@@ -48,7 +49,7 @@ def create_app(
     door = gateway if isinstance(gateway, OperatedDoor) else OperatedDoor(gateway, http)
     app.state.large_bodies = large_bodies()
     front = Front(door, config, NativeService(door), life, metrics)
-    for part in (openai, texts, anthropic, native, operator, cache):
+    for part in (openai, responses, texts, anthropic, native, operator, cache):
         app.include_router(part.routes(front))
     app.include_router(openapi.routes())
     app.add_middleware(

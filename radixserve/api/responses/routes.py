@@ -20,11 +20,10 @@ from radixserve.api.responses.exchange import Exchange, exchange_of
 from radixserve.api.responses.pages import check_retrieval, page_of
 from radixserve.api.responses.schema import read_response
 from radixserve.api.responses.service import Responses, owner_now
+from radixserve.api.responses.shapes import CANCEL, INPUT_ITEMS, ONE, PATH
 from radixserve.api.responses.store import Owner, ResponseStore
 from radixserve.api.sse import Style, event_stream, named_frame, unless_gone
 from radixserve.native.apart import apart
-
-PATH = "/v1/responses"
 
 
 def routes(front: Front) -> APIRouter:
@@ -62,8 +61,8 @@ def routes(front: Front) -> APIRouter:
         return answer(page_of(items, request.query_params))
 
     router.add_api_route(PATH, create, methods=["POST"])
-    router.add_api_route(PATH + "/{name}", get, methods=["GET"])
-    router.add_api_route(PATH + "/{name}", delete, methods=["DELETE"])
-    router.add_api_route(PATH + "/{name}/cancel", cancel, methods=["POST"])
-    router.add_api_route(PATH + "/{name}/input_items", input_items, methods=["GET"])
+    router.add_api_route(ONE, get, methods=["GET"])
+    router.add_api_route(ONE, delete, methods=["DELETE"])
+    router.add_api_route(CANCEL, cancel, methods=["POST"])
+    router.add_api_route(INPUT_ITEMS, input_items, methods=["GET"])
     return router
