@@ -5,17 +5,23 @@ Owns: what the fields ask for together, the format of an answer. Must not know: 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
 
 from radixserve.api.anthropic.conversation import conversation_of
 from radixserve.api.anthropic.schema import (
-    MessagesRequest,
     Told,
     read_count,
     read_messages,
     sampling_params,
+)
+from radixserve.api.anthropic.thinking import (
+    Effort,
+    ThinkingConfig,
+    thinking_config,
+    thoughts_of,
 )
 from radixserve.api.anthropic.tools import toolbox_of
 from radixserve.api.openai.models import check_model
@@ -27,12 +33,21 @@ from radixserve.native.fields import read
 from radixserve.wire.params import ConstraintKind, SamplingParams
 
 LIMIT = "max_tokens"
-# How much is written is what max_tokens and the prompt say; "high" is what that API does unasked.
-REFUSED_OUTPUT: dict[str, tuple[Any, ...]] = {"effort": ("high",)}
 
 
-class _Output(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class OutputConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """effort: of the reasoning. format: {"type": "json_schema", "schema": ..}."""
+
+    effort: Effort | None = None
     format: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """How the answer is to be sent. shows_thinking: with the text of the reasoning."""
+
+    is_streamed: bool
+    shows_thinking: bool
 
 
 class _Format(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -40,14 +55,17 @@ class _Format(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     schema: dict[str, Any]
 
 
-def message_asked(body: object, gateway: Door) -> tuple[MessagesRequest, Asked]:
+def message_asked(body: object, gateway: Door) -> tuple[Wanted, Asked]:
     """Takes time in the length of the body: call in a thread.
 
     Raises InvalidRequest naming the field at fault, NotFound for another model.
     """
     given = read_messages(body)
     check_model(given.model, gateway)
-    return given, prepare(_ask(given, sampling_params(given), given), gateway)
+    config = thinking_config(given.thinking, given.max_tokens)
+    ask = _ask(given, config, sampling_params(given), given)
+    shows = config is None or config.display != "omitted"
+    return Wanted(is_streamed=given.stream, shows_thinking=shows), prepare(ask, gateway)
 
 
 def count_tokens(body: object, gateway: Door) -> int:
@@ -55,13 +73,17 @@ def count_tokens(body: object, gateway: Door) -> int:
     for message_asked."""
     given = read_count(body)
     check_model(given.model, gateway)
-    ask = _ask(given, SamplingParams(), Labelled())
+    config = thinking_config(given.thinking, None)
+    ask = _ask(given, config, SamplingParams(), Labelled())
     return len(prompt_of(ask, gateway, None)) // 4
 
 
-def _ask(given: Told, params: SamplingParams, labels: Labelled) -> Ask:
+def _ask(
+    given: Told, config: ThinkingConfig | None, params: SamplingParams, labels: Labelled
+) -> Ask:
     conversation = conversation_of(given.system, given.messages)
-    answer = _answer(given)
+    output = read(OutputConfig, given.output_config or {}, at="output_config")
+    answer = _answer(output, given.output_format)
     if answer is not None and conversation.is_begun:
         raise InvalidRequest(
             f"{answer.field} excludes an answer that has begun: the last message is the "
@@ -77,13 +99,13 @@ def _ask(given: Told, params: SamplingParams, labels: Labelled) -> Ask:
         box=toolbox_of(given),
         answer=answer,
         continue_final_message=conversation.is_begun,
+        thoughts=thoughts_of(config, output.effort),
     )
 
 
-def _answer(given: Told) -> Wish | None:
+def _answer(output: OutputConfig, output_format: dict[str, Any] | None) -> Wish | None:
     """What an answer is bound to, by either of two names for one thing."""
-    output = read(_Output, given.output_config or {}, at="output_config", refused=REFUSED_OUTPUT)
-    formats = {"output_config.format": output.format, "output_format": given.output_format}
+    formats = {"output_config.format": output.format, "output_format": output_format}
     asked: dict[str, tuple[ConstraintKind, Value]] = {
         name: ("json_schema", read(_Format, raw, at=name).schema)
         for name, raw in formats.items()

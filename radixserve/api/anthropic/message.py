@@ -1,114 +1,36 @@
 """The message that answers, whole and as events.
 
-Owns: content blocks as they grow, their events in order, stop reasons, usage. Must not know: HTTP,
-how a body is read, how a call is written.
+Owns: the head of a message, the order of its events, stop reasons, usage. Must not know: HTTP, how
+a body is read, what a block is.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Any
 
+from radixserve.api.anthropic.content import Content, Event
 from radixserve.api.turns.ask import Asked
-from radixserve.api.turns.hearing import Heard, Hearing
-from radixserve.chunks import Finish
+from radixserve.chunks import Finish, Usage
 from radixserve.native.calls import Calls
 from radixserve.native.collect import completed
 from radixserve.native.explained import cache_fields
 from radixserve.native.reply import constraint_fields
-from radixserve.text.tool_calls_stream import Argued, Begun, Said
 from radixserve.wire.messages import FinishReason
 
-Event = dict[str, Any]
 PING: Event = {"type": "ping"}
-
-
-class Content:
-    """The blocks of one message. new_id: of a call."""
-
-    def __init__(self, hearing: Hearing, new_id: Callable[[], str]) -> None:
-        self._hearing = hearing
-        self._new_id = new_id
-        self._blocks: list[Event] = []
-        self._arguments = ""
-        self._is_open = False
-
-    def add(self, text: str, is_last: bool) -> list[Event]:
-        """Events of what `text` adds. is_last: no more comes."""
-        events = [
-            event for heard in self._hearing.add(text, is_last) for event in self._told(heard)
-        ]
-        return events + self._close() if is_last else events
-
-    @property
-    def blocks(self) -> list[Event]:
-        """All of them, once the last text was added."""
-        return self._blocks
-
-    @property
-    def has_calls(self) -> bool:
-        return any(block["type"] == "tool_use" for block in self._blocks)
-
-    def _told(self, heard: Heard) -> list[Event]:
-        match heard:
-            case Said(text):
-                return self._grow({"type": "text", "text": ""}, "text", "text_delta", text)
-            case Begun(_, name):
-                block = {"type": "tool_use", "id": self._new_id(), "name": name, "input": {}}
-                return [*self._close(), self._open(block)]
-            case Argued(_, text):
-                self._arguments += text
-                return [self._delta({"type": "input_json_delta", "partial_json": text})]
-
-    def _grow(self, block: Event, key: str, kind: str, text: str) -> list[Event]:
-        """Text of a block that goes on as long as nothing else comes."""
-        is_new = not self._is_open or self._blocks[-1]["type"] != block["type"]
-        events = [*self._close(), self._open(block)] if is_new else []
-        self._blocks[-1][key] += text
-        return [*events, self._delta({"type": kind, key: text})]
-
-    def _open(self, block: Event) -> Event:
-        self._blocks.append(block)
-        self._is_open = True
-        self._arguments = ""
-        return {"type": "content_block_start", "index": self._last, "content_block": dict(block)}
-
-    def _delta(self, delta: Event) -> Event:
-        return {"type": "content_block_delta", "index": self._last, "delta": delta}
-
-    def _close(self) -> list[Event]:
-        if not self._is_open:
-            return []
-        self._is_open = False
-        block = self._blocks[-1]
-        if block["type"] == "tool_use":
-            block["input"] = _arguments(self._arguments)
-        return [{"type": "content_block_stop", "index": self._last}]
-
-    @property
-    def _last(self) -> int:
-        return len(self._blocks) - 1
-
-
-def _arguments(text: str) -> Event:
-    """{} where a stop sequence or the limit cut them."""
-    try:
-        found = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One call, ready to run. room: tokens that prompt and output have together."""
+    """One call, ready to run. room: tokens that prompt and output have together. shows_thinking:
+    see Content."""
 
     asked: Asked
     model: str
     room: int
+    shows_thinking: bool = True
 
     async def whole(self, calls: Calls) -> Event:
         """The answer. Raises RequestError; cancelling aborts what runs."""
@@ -142,7 +64,11 @@ class Message:
 
     def _content(self) -> Content:
         syntax = self.asked.syntax
-        return Content(self.asked.hearing(), lambda: syntax.new_id("toolu_"))
+        return Content(
+            self.asked.hearing(),
+            lambda: syntax.new_id("toolu_"),
+            shows_thinking=self.shows_thinking,
+        )
 
     def _head(self) -> Event:
         return {
@@ -154,18 +80,20 @@ class Message:
 
     def _opening(self) -> Event:
         """What of the prompt is cached is not known yet; the last usage says it."""
-        prompt_tokens = len(self.asked.request.prompt) // 4
+        count = len(self.asked.request.prompt) // 4
+        usage = Usage(
+            prompt_tokens=count, completion_tokens=0, cached_tokens=0, computed_tokens=count
+        )
         rest: Event = {"content": [], "stop_reason": None, "stop_sequence": None}
-        return self._head() | rest | {"usage": _usage(prompt_tokens, 0, 0)}
+        return self._head() | rest | {"usage": _usage(usage)}
 
     def _ended(self, finish: Finish, content: Content) -> Event:
         """stop_reason, stop_sequence, usage, and what is ours."""
         completed(finish)
-        counts = finish.usage
         told: Event = {
             "stop_reason": self._stop_reason(finish, content),
             "stop_sequence": finish.matched if isinstance(finish.matched, str) else None,
-            "usage": _usage(counts.prompt_tokens, counts.cached_tokens, counts.completion_tokens),
+            "usage": _usage(finish.usage),
             **constraint_fields(finish),
         }
         if finish.cache is not None:
@@ -187,12 +115,13 @@ class Message:
         return {"type": "message_delta", "delta": delta, **ended}
 
 
-def _usage(prompt_tokens: int, cached_tokens: int, output_tokens: int) -> Event:
+def _usage(usage: Usage) -> Event:
     """input_tokens leaves out those that were cached. Whatever is computed is cached, so writing
     it is not counted apart."""
     return {
-        "input_tokens": prompt_tokens - cached_tokens,
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": cached_tokens,
-        "output_tokens": output_tokens,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
     }

@@ -27,9 +27,14 @@ def routes(front: Front) -> APIRouter:
 
     async def messages(request: Request) -> Response:
         body = await read_json(request, limit)
-        given, asked = await apart(body, message_asked, body, gateway)
-        message = Message(asked=asked, model=gateway.model_name, room=room_of(gateway))
-        if given.stream:
+        wanted, asked = await apart(body, message_asked, body, gateway)
+        message = Message(
+            asked=asked,
+            model=gateway.model_name,
+            room=room_of(gateway),
+            shows_thinking=wanted.shows_thinking,
+        )
+        if wanted.is_streamed:
             return await event_stream(request, message.events(front.calls), _STYLE)
         return answer(await unless_gone(request.receive, message.whole(front.calls)))
 

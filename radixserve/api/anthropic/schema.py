@@ -43,6 +43,7 @@ class Told(Protocol):
     system: str | list[Any]
     tools: list[Any]
     tool_choice: dict[str, Any] | None
+    thinking: dict[str, Any] | None
     output_config: dict[str, Any] | None
     output_format: dict[str, Any] | None
 
@@ -55,6 +56,7 @@ class CountRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     system: str | list[Any] = ""
     tools: list[Any] = []
     tool_choice: dict[str, Any] | None = None
+    thinking: dict[str, Any] | None = None
     output_config: dict[str, Any] | None = None
     output_format: dict[str, Any] | None = None
     cache_control: CacheControl | None = None
@@ -62,7 +64,8 @@ class CountRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 class MessagesRequest(Labelled, msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A body of /v1/messages. messages, system: see conversation.py. tools, tool_choice: see
-    tools.py. output_config, output_format: see ask.py. All of Labelled is ours."""
+    tools.py. thinking: see thinking.py. output_config, output_format: see ask.py. All of Labelled
+    is ours."""
 
     messages: list[Any]
     max_tokens: int
@@ -70,6 +73,7 @@ class MessagesRequest(Labelled, msgspec.Struct, kw_only=True, forbid_unknown_fie
     system: str | list[Any] = ""
     tools: list[Any] = []
     tool_choice: dict[str, Any] | None = None
+    thinking: dict[str, Any] | None = None
     output_config: dict[str, Any] | None = None
     output_format: dict[str, Any] | None = None
     cache_control: CacheControl | None = None
@@ -82,7 +86,6 @@ class MessagesRequest(Labelled, msgspec.Struct, kw_only=True, forbid_unknown_fie
 
 
 REFUSED_COUNT: dict[str, tuple[Any, ...]] = {
-    "thinking": ({"type": "disabled"},),
     "speed": ("standard",),
     "user_profile_id": (),
     "workspace_id": (),

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from radixserve.api.anthropic import blocks, conversation, schema, tools
+from radixserve.api.anthropic import ask, blocks, conversation, schema, thinking, tools
 from radixserve.api.anthropic.envelope import OVERLOADED
 from radixserve.api.shapes import ANY_OBJECT, COUNT, FLAG, TEXT, Shape, one_of, or_null, rows, thing
 
@@ -26,6 +26,8 @@ BODIES: dict[type[msgspec.Struct], dict[str, tuple[Any, ...]]] = {
     conversation.InputMessage: {},
     tools.CustomTool: tools.REFUSED_TOOL,
     tools.ToolChoice: {},
+    thinking.ThinkingConfig: {},
+    ask.OutputConfig: {},
     blocks.TextBlock: blocks.REFUSED_BLOCK["text"],
     blocks.ToolUseBlock: blocks.REFUSED_BLOCK["tool_use"],
     blocks.ToolResultBlock: blocks.REFUSED_BLOCK["tool_result"],
@@ -50,6 +52,8 @@ for _body in ("MessagesRequest", "CountRequest"):
     CLOSER[_body, "system"] = _text_or(blocks.TextBlock)
     CLOSER[_body, "tools"] = rows(_ref(tools.CustomTool))
     CLOSER[_body, "tool_choice"] = _ref(tools.ToolChoice)
+    CLOSER[_body, "thinking"] = _ref(thinking.ThinkingConfig)
+    CLOSER[_body, "output_config"] = _ref(ask.OutputConfig)
 
 _STOPS = ["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
 MESSAGE = thing(
@@ -71,6 +75,7 @@ MESSAGE = thing(
         cache_creation_input_tokens=COUNT,
         cache_read_input_tokens=COUNT,
         output_tokens=COUNT,
+        output_tokens_details=thing(thinking_tokens=COUNT),
     ),
     optional={"truncated": FLAG, "cache": ANY_OBJECT},
 )
