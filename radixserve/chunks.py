@@ -147,7 +147,7 @@ class OutputText:
             tuple(text.encode() for text in request.params.stop),
             skip_special=not request.shows_special,
             keep_stop=request.keeps_stop,
-            spelt=frozenset(request.reasoning.spelt) if request.reasoning else frozenset(),
+            spelt=_spelt(renderer, request),
         )
         self._count = 0
         self._reasoning: ReasoningCount | None = None
@@ -223,3 +223,9 @@ def _join(parts: list[Logprobs]) -> Logprobs:
         [ids for part in parts for ids in part.top_ids],
         [top for part in parts for top in part.top],
     )
+
+
+def _spelt(renderer: Renderer, request: Request) -> frozenset[int]:
+    """Control tokens that stand for their texts."""
+    marks = renderer.marks if request.constraint and request.constraint.marks else ()
+    return frozenset((*marks, *(request.reasoning.spelt if request.reasoning else ())))

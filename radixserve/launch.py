@@ -129,6 +129,7 @@ class Site:
             token_bytes=list(tokenizer.token_bytes),
             stop_ids=sorted({*tokenizer.eos_ids, *spec.eos_ids}),
             tokenizer=tokenizer.to_engine(),
+            marks=renderer.marks,
         )
         warm = await asyncio.to_thread(read_prompts, config.cache.warm, renderer)
         return cls(config, renderer, codec.encode([setup]), warm, inline)

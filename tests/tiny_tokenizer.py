@@ -45,6 +45,7 @@ def make_tokenizer(
     eos_token: str | dict[str, Any] | None = "<|im_end|>",
     generation_eos: int | list[int] | None = None,
     added_tokens: tuple[str, ...] = (),
+    control_tokens: tuple[str, ...] = (),
     config: dict[str, Any] | None = None,
 ) -> pathlib.Path:
     """Write tokenizer.json and tokenizer_config.json into `folder` and return it.
@@ -53,11 +54,12 @@ def make_tokenizer(
     vocab_size, kind "sentencepiece" is a BPE with byte fallback and a dummy prefix space.
     add_bos: a post-processor puts <|endoftext|> first (True), the configuration says it does not
     (False), or nothing is said (None). generation_eos: writes generation_config.json.
-    added_tokens: ordinary added tokens, behind the vocabulary. config: more keys of
-    tokenizer_config.json.
+    added_tokens, control_tokens: ordinary added tokens and control tokens, behind the vocabulary.
+    config: more keys of tokenizer_config.json.
     """
     tokenizer = _byte_level(vocab_size) if kind == "bytes" else _sentencepiece(vocab_size)
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in added_tokens])
+    tokenizer.add_special_tokens([AddedToken(t, normalized=False) for t in control_tokens])
     if add_bos:
         tokenizer.post_processor = processors.TemplateProcessing(
             single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 0)]

@@ -174,8 +174,9 @@ class Gate:
             waiting=config.max_compiling,
             forces=config.forced_tokens,
         )
-        vocabulary = Vocabulary(self._setup.token_bytes, self._setup.stop_ids, self._columns)
-        compiler = Compiler(vocabulary, limits, self._setup.tokenizer)
+        setup = self._setup
+        vocabulary = Vocabulary(setup.token_bytes, setup.stop_ids, self._columns, setup.marks)
+        compiler = Compiler(vocabulary, limits, setup.tokenizer)
         compiler.warm()
         return _Parts(compiler, RowFiller(vocabulary, self._threads, config.mask_seconds))
 

@@ -19,7 +19,7 @@ from radixserve.text.parts import EncodedPrompt, encode_parts
 from radixserve.text.reasoning import DESCRIPTION, TAG_TEXTS, thinking_of
 from radixserve.text.reasoning_tokens import ReasoningTokens
 from radixserve.text.tokenizer import IdArray, Run, Tokenizer
-from radixserve.text.tool_calls import speech_of
+from radixserve.text.tool_calls import MARKS, speech_of
 from radixserve.text.tool_calls_prompt import described, told
 from radixserve.weights.source import ModelSource
 
@@ -28,7 +28,8 @@ class Renderer:
     """tokenizer, chat: the two that do the work. eos_ids: end tokens that the tokenizer, the
     generation_config or the end of the template's assistant block name (the caller adds those of
     the model's config). speech: how the model is told of tools, and how it calls them. reasoning:
-    the tags in which it reasons, None for a model that does not."""
+    the tags in which it reasons, None for a model that does not. marks: the tokens that mark its
+    calls, with their texts."""
 
     def __init__(self, tokenizer: Tokenizer, chat: ChatTemplate, config: TextConfig) -> None:
         self.tokenizer = tokenizer
@@ -41,6 +42,8 @@ class Renderer:
             config.reasoning_parser,
         )
         self.reasoning = None if thinking is None else ReasoningTokens(thinking, tokenizer)
+        ids = {mark: tokenizer.id_of(mark) for mark in MARKS}
+        self.marks = {token: mark.encode() for mark, token in ids.items() if token is not None}
         self._max_prompt_tokens = config.max_prompt_tokens
 
     @classmethod

@@ -94,12 +94,14 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
     config: the JSON of config.schema.Config. token_bytes: each id's bytes, control tokens empty.
     stop_ids: the model's end tokens. tokenizer: tokenizer.json without what it does to the
     beginning of a prompt, with which text that a grammar forces is encoded; empty: longest match.
+    marks: tokens that mark tool calls, control tokens perhaps, with their texts.
     """
 
     config: bytes
     token_bytes: list[bytes]
     stop_ids: list[int]
     tokenizer: str = ""
+    marks: dict[int, bytes] = {}
 
 
 class Logprobs(msgspec.Struct, frozen=True, array_like=True):

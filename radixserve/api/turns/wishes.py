@@ -113,7 +113,9 @@ def _wish(
         places.append((f"{calls}/content/tags/{i}/content/json_schema", tool.place))
     try:
         text = json.dumps({"format": found}, ensure_ascii=False, separators=(",", ":"))
-        constraint = Constraint(kind="structural_tag", value=text, whitespace=whitespace)
+        constraint = Constraint(
+            kind="structural_tag", value=text, whitespace=whitespace, marks=True
+        )
     except InvalidRequest as error:
         raise InvalidRequest(error.message, param="tools", code=error.code) from None
     except RecursionError:
