@@ -285,6 +285,8 @@ def _build(channel: EngineChannel, heart: Heart, setup: Setup) -> tuple[Loop, Re
         audit=config.cache.audit,
         warm_share=config.cache.warm_share,
     )
+    if config.schedule.policy == "program":
+        cache.keep_for_programs(config.cache.program_share, config.cache.program_seconds)
     scheduler = Scheduler(
         config.schedule,
         cache,

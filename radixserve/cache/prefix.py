@@ -9,6 +9,9 @@ and what is shared of a page not yet full is copied.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import numpy as np
 
 from radixserve.cache.allocator import PageAllocator
@@ -17,6 +20,7 @@ from radixserve.cache.explain import explain, listing
 from radixserve.cache.lease import CopySources, Lease
 from radixserve.cache.match import Match
 from radixserve.cache.node import NO_PAGES, Node
+from radixserve.cache.retention import Retention
 from radixserve.cache.tree import RadixTree
 from radixserve.ints import ceil_div
 from radixserve.plan import CopyOrder, Int32, PageId
@@ -31,6 +35,7 @@ class PrefixCache:
     enabled=False: nothing matches and nothing is published; pages come and go the same way.
     audit=True: every invariant is checked after each verb (slow; for tests and debugging).
     warm_share: share of the pages that keep_warm may have kept at one time.
+    retention: what is kept for programs; nothing until keep_for_programs is called.
     """
 
     def __init__(
@@ -52,6 +57,13 @@ class PrefixCache:
         self._tree = RadixTree(self._allocator, page_size)
         self._sources = CopySources(self._tree)
         self._leases: set[Lease] = set()
+        self.retention = Retention(self._tree)
+
+    def keep_for_programs(
+        self, share: float, seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """From now on keep what programs leave; see Retention for the arguments."""
+        self.retention = Retention(self._tree, share, seconds, clock)
 
     # Steps
 
@@ -221,6 +233,7 @@ class PrefixCache:
 
         The warm goes too.
         """
+        self.retention.clear()
         dropped = self._tree.flush()
         self._check()
         return dropped
@@ -361,6 +374,7 @@ class PrefixCache:
         """Write pages to table[start:], evicting where needed."""
         short = len(table) - start - self._allocator.free
         if short > 0:
+            self.retention.refresh()
             self._tree.evict(short)
         self._allocator.fill(table, start)
 

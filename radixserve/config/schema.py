@@ -55,10 +55,20 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     warm_share: Annotated[
         float, Doc(description="share of the KV pool in which warm prompts are kept first")
     ] = 0.25
+    program_share: Annotated[
+        float,
+        Doc(description="share of the KV pool kept for programs between calls (--policy program)"),
+    ] = 0.25
+    program_seconds: Annotated[
+        float, Doc(description="how long that is kept after a program's last call")
+    ] = 10.0
 
 
 class ScheduleConfig(msgspec.Struct, frozen=True, kw_only=True):
-    policy: Annotated[Literal["lpm", "fcfs"], Doc(description="order of the waiting queue")] = "lpm"
+    policy: Annotated[
+        Literal["lpm", "fcfs", "program"],
+        Doc(description="order of the waiting queue; program: by what each program has had"),
+    ] = "lpm"
     max_running: Annotated[int, Doc(description="requests that run at once")] = 64
     max_waiting: Annotated[int, Doc(description="requests that may wait; more get 429")] = 4096
     token_budget: Annotated[int, Doc(description="tokens in one step, all rows together")] = 2048
@@ -66,6 +76,12 @@ class ScheduleConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_overtakes: Annotated[
         int, Doc(description="how often later requests may pass a waiting one")
     ] = 50
+    program_overtakes: Annotated[
+        int, Doc(description="the same under --policy program, which passes more for its ends")
+    ] = 500
+    max_programs: Annotated[
+        int, Doc(description="programs without a call under way that --policy program remembers")
+    ] = 4096
     reserve: Annotated[
         float,
         Doc(description="share of their remaining output that running requests keep reserved"),

@@ -13,6 +13,7 @@ import msgspec
 from radixserve.cache.prefix import PrefixCache
 from radixserve.log import logger
 from radixserve.scheduler.admission import reserved_pages
+from radixserve.scheduler.programs import owner_of
 from radixserve.scheduler.request import Request
 from radixserve.wire.cache import CacheReport
 
@@ -28,6 +29,12 @@ class RequestPages:
         """Tokens that the cache has of it now."""
         message = request.message
         return self._cache.peek(message.namespace, request.key, request.match_limit)
+
+    def expect(self, request: Request) -> None:
+        """It has come: what is kept for its program is kept on."""
+        owner = owner_of(request.message)
+        if owner is not None:
+            self._cache.retention.renew(owner)
 
     def take(self, request: Request, running: Iterable[Request]) -> bool:
         """Pages for every known token, leaving what the running requests will still need."""
@@ -64,20 +71,29 @@ class RequestPages:
             key = request.tokens().tobytes()
         self._cache.commit(request.lease, key, length, written)
 
-    def publish_and_drop(self, request: Request) -> None:
-        """Publish everything computed, and give the lease back."""
+    def publish_and_drop(self, request: Request, *, is_over: bool = True) -> None:
+        """Publish everything computed, and give the lease back. is_over: the request has ended, and
+        what it leaves is kept for its program's next calls."""
         if request.lease is not None:
             # The last sampled token has no KV unless a launched step went on past it.
             computed = min(request.computed, request.known_len)
             self.commit(request, computed, computed)
             if request.message.warm and not self._cache.keep_warm(request.lease):
                 logger.warning("a prompt of %d tokens is too much to keep warm", request.prompt_len)
+            if is_over:
+                self._keep(request)
             self.drop(request)
 
     def drop(self, request: Request) -> None:
         if request.lease is not None:
             self._cache.release(request.lease)
             request.lease = None
+
+    def _keep(self, request: Request) -> None:
+        owner, ref = owner_of(request.message), request.message.program
+        has_ended = request.standing is not None and request.standing.has_ended
+        if owner is not None and ref is not None and request.lease is not None and not has_ended:
+            self._cache.retention.keep(request.lease, owner, ref.call, ref.parent)
 
     @staticmethod
     def own(request: Request) -> int:

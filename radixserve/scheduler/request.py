@@ -25,6 +25,7 @@ from radixserve.wire.messages import FinishReason, Generate
 
 if TYPE_CHECKING:
     from radixserve.cache.lease import Lease
+    from radixserve.scheduler.programs import Standing
 
 
 class Phase(enum.Enum):
@@ -51,6 +52,7 @@ class Request:
         "in_flight",
         "key",
         "lease",
+        "level",
         "max_new_tokens",
         "message",
         "opening_len",
@@ -65,6 +67,7 @@ class Request:
         "sampling",
         "scored",
         "slot",
+        "standing",
         "told",
     )
 
@@ -103,6 +106,8 @@ class Request:
         self.cached_tokens = 0
         self.computed_tokens = 0
         self.overtaken = 0
+        self.standing: Standing | None = None  # of its program, where programs count
+        self.level = 0
         self.pooled: Float64 | None = None  # sum of the hidden states told so far
         self.failures = 0
 

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from radixserve.cache.prefix import PrefixCache
+from radixserve.cache.retention import Owner
 from radixserve.config.schema import ScheduleConfig
 from radixserve.errors import ConfigError, QueueFull, RequestError
 from radixserve.guide import Guide
@@ -27,8 +28,8 @@ from radixserve.scheduler.batch import LaunchedStep, StepBuilder
 from radixserve.scheduler.finish import Ending, FinishCheck
 from radixserve.scheduler.outputs import Outputs, finished, on_wire
 from radixserve.scheduler.pages import RequestPages
-from radixserve.scheduler.policy import note_overtakes, order
 from radixserve.scheduler.progress import Progress
+from radixserve.scheduler.queue import WaitingQueue
 from radixserve.scheduler.request import Phase, Request
 from radixserve.wire.messages import (
     Finished,
@@ -71,7 +72,7 @@ class Scheduler:
         self._stop_ids = tuple(stop_ids)
         self._token_bytes = token_bytes
         self._requests: dict[str, Request] = {}
-        self._waiting: list[Request] = []  # by arrival
+        self._waiting = WaitingQueue(config, self._pages.matched)
         self._running: list[Request] = []  # by admission
         self._launched: deque[LaunchedStep] = deque()
         self._free_slots = [SlotId(i) for i in reversed(range(config.max_running))]
@@ -94,7 +95,8 @@ class Scheduler:
         assert message.rid not in self._requests, f"rid {message.rid} is in use"
         self._arrivals += 1
         self._requests[request.rid] = request
-        self._waiting.append(request)
+        self._waiting.arrive(request)
+        self._pages.expect(request)
         events: list[FromEngine] = [Started(request.rid)]
         if opening is not None:
             events += self._open_output(request, opening)
@@ -127,6 +129,11 @@ class Scheduler:
         if request is None:
             return []
         return [self._end(request, Ending(FinishReason.ABORT))]
+
+    def end_program(self, owner: Owner) -> None:
+        """The program makes no more calls; those that are here go on."""
+        self._waiting.program_ended(owner)
+        self._cache.retention.forget(owner)
 
     def plan(self) -> StepPlan | None:
         """The next step; None when no row can be made before a launched step is applied."""
@@ -290,16 +297,12 @@ class Scheduler:
             return
         if builder.retracted:  # or the victim would be back at once
             return
-        config = self._config
-        for request in order(
-            self._waiting, config.policy, config.max_overtakes, self._pages.matched
-        ):
+        for request in self._waiting.order():
             if not self._free_slots or not self._may_prefill(builder):
                 return
             if not self._pages.take(request, self._running):
                 return
-            self._waiting.remove(request)
-            note_overtakes(self._waiting, request)
+            self._waiting.admit(request)
             self._open(builder, request)
             self._plan_chunk(builder, request)
 
@@ -363,7 +366,7 @@ class Scheduler:
 
     def _give_up_pages(self, request: Request) -> None:
         """Publish what is computed and send the request back to the queue."""
-        self._pages.publish_and_drop(request)
+        self._pages.publish_and_drop(request, is_over=False)
         self._requeue(request)
 
     def _requeue(self, request: Request) -> None:
@@ -372,8 +375,7 @@ class Scheduler:
         request.phase = Phase.WAITING
         request.computed = 0
         request.key = request.tokens().tobytes()
-        self._waiting.append(request)
-        self._waiting.sort(key=lambda r: r.arrival)
+        self._waiting.put_back(request)
 
     def _leave(self, request: Request) -> None:
         self._running.remove(request)
@@ -396,4 +398,5 @@ class Scheduler:
     ) -> FromEngine:
         request.phase = Phase.ENDED
         del self._requests[request.rid]
+        self._waiting.ended(request)
         return self._outputs.finish(request, ending, error)
