@@ -47,10 +47,15 @@ from radixserve.lang.choices import (
     token_length_normalized,
     unconditional_likelihood_normalized,
 )
+from radixserve.lang.compiled.program import Compiled
+from radixserve.lang.compiled.tracing import placeholder
 from radixserve.lang.errors import (
     BackendError,
     DeadlineExceeded,
+    DynamicProgram,
+    GraphError,
     LangError,
+    MisusedValue,
     ProgramCancelled,
     ProgramError,
     TypedOutputError,
@@ -67,10 +72,14 @@ __all__ = [
     "Backend",
     "BackendError",
     "ChoicesMethod",
+    "Compiled",
     "DeadlineExceeded",
+    "DynamicProgram",
     "EngineBackend",
     "ForkGroup",
+    "GraphError",
     "LangError",
+    "MisusedValue",
     "Mock",
     "OpenAI",
     "Program",
@@ -94,6 +103,7 @@ __all__ = [
     "get_server_info",
     "greedy_token_selection",
     "image",
+    "placeholder",
     "probability",
     "select",
     "separate_reasoning",

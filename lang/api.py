@@ -11,7 +11,7 @@ from typing import Any, Literal, NoReturn
 
 from radixserve.lang.choices import ChoicesMethod, token_length_normalized
 from radixserve.lang.constraints import constraint
-from radixserve.lang.ir import Chain, Expr, Gen, RoleBegin, RoleEnd, Select, items
+from radixserve.lang.ir import Chain, Expr, Gen, RoleBegin, RoleEnd, Select, is_text, items
 from radixserve.lang.limits import bias, seconds
 from radixserve.lang.sampling import Sampling, refuse_later, stop_texts, token_ids
 from radixserve.lang.typed import Typed, typed
@@ -234,7 +234,7 @@ def _choice_of(
     method: ChoicesMethod,
     timeout: float | None,
 ) -> Select:
-    if isinstance(choices, str) or not all(isinstance(each, str) for each in choices):
+    if is_text(choices) or not all(map(is_text, choices)):
         raise TypeError(f"choices must be a list of strings, not {choices!r}")
     if not choices:
         raise ValueError("choices is empty: there is nothing to select")

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import os
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -34,7 +34,11 @@ Outcome = ProgramState | Failed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
-    """at_once: programs running side by side. ahead: items taken and not yet given back."""
+    """at_once: programs running side by side. ahead: items taken and not yet given back.
+
+    order: what items that are taken together begin in the order of, so that those that share a
+    prompt's beginning meet; None: as they come.
+    """
 
     at_once: int
     ahead: int
@@ -42,6 +46,7 @@ class BatchOptions:
     timeout: float | None
     checkpoint: Checkpoint | None
     progress: Progress | None
+    order: Callable[[Work], str | None] = lambda _: None
 
 
 class Batch:
@@ -55,16 +60,15 @@ class Batch:
         self._options = options
         self._window: deque[asyncio.Task[Outcome]] = deque()
         self._deadline = Deadline(options.timeout, "the batch")
+        self._is_ordered = False
 
     def results(self) -> Iterator[ProgramState | BaseException]:
         """Items are taken in the caller's thread. Closing it cancels what is running."""
         with Portal("radixserve-batch") as portal:
             portal.run(self._open())
             try:
-                while more := self._take():
+                while (more := self._take()) or self._window:
                     yield self._given(portal.run(self._advance(more)))
-                while self._window:
-                    yield self._given(portal.run(self._advance([])))
             finally:
                 portal.run(self._stop())
                 self._close()
@@ -72,16 +76,18 @@ class Batch:
     async def aresults(self) -> AsyncGenerator[ProgramState | BaseException, None]:
         await self._open()
         try:
-            while more := self._take():
+            while (more := self._take()) or self._window:
                 yield self._given(await self._advance(more))
-            while self._window:
-                yield self._given(await self._advance([]))
         finally:
             await self._stop()
             self._close()
 
     def _take(self) -> list[tuple[int, Work]]:
-        return list(itertools.islice(self._items, self._options.ahead - len(self._window)))
+        """Items to begin, many together where their order is of use."""
+        room = self._options.ahead - len(self._window)
+        if self._is_ordered and self._window and room < self._options.ahead // 2:
+            return []
+        return list(itertools.islice(self._items, room))
 
     def _given(self, outcome: Outcome) -> ProgramState | BaseException:
         if not isinstance(outcome, Failed):
@@ -96,8 +102,10 @@ class Batch:
 
     async def _advance(self, more: list[tuple[int, Work]]) -> Outcome:
         """Begin these, and wait for the oldest, or the first failure."""
-        for index, work in more:
-            self._window.append(asyncio.create_task(self._one(index, work)))
+        tasks = {
+            index: asyncio.create_task(self._one(index, work)) for index, work in self._sorted(more)
+        }
+        self._window += [tasks[index] for index, _ in more]
         head = self._window.popleft()
         either: set[asyncio.Future[Any]] = {head, self._failed}
         try:
@@ -109,6 +117,11 @@ class Batch:
             self._window.appendleft(head)
             return self._failed.result()
         return head.result()
+
+    def _sorted(self, more: list[tuple[int, Work]]) -> list[tuple[int, Work]]:
+        keys = {index: self._options.order(work) for index, work in more}
+        self._is_ordered = self._is_ordered or any(key is not None for key in keys.values())
+        return sorted(more, key=lambda item: keys[item[0]] or "")
 
     async def _one(self, index: int, work: Work) -> Outcome:
         try:

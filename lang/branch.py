@@ -21,7 +21,7 @@ from typing import Any, NoReturn, Protocol
 from radixserve.lang.calls import Call, cancelled
 from radixserve.lang.errors import ProgramError
 from radixserve.lang.interpreter import Interpreter
-from radixserve.lang.ir import Assign, Op, variable
+from radixserve.lang.ir import Assign, Note, Op, variable
 from radixserve.lang.roles import Roles
 from radixserve.lang.waiting import Changes
 
@@ -315,6 +315,9 @@ class Branch:
     def _lose(self, op: Op | Split | None) -> None:
         if isinstance(op, Split):
             self._split(op)
+        elif isinstance(op, Note):
+            assert self.failure is not None
+            op.told.lost(self.failure.error)
         elif op is not None and (name := variable(op)) is not None:
             self._lost.add(name)
 

@@ -149,6 +149,16 @@ greedy_token_selection = GreedyTokenSelection()
 unconditional_likelihood_normalized = UnconditionalLikelihoodNormalized()
 probability = Probability()
 
+METHODS: dict[str, ChoicesMethod] = {
+    method.name: method
+    for method in (
+        token_length_normalized,
+        greedy_token_selection,
+        unconditional_likelihood_normalized,
+        probability,
+    )
+}
+
 
 def _most(logs: dict[tuple[int, ...], float]) -> float:
     """The largest of them, to measure the others by: exp() of a long choice's own is 0."""

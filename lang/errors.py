@@ -14,6 +14,10 @@ class ProgramError(LangError):
     """The program uses the language wrongly: a role inside a role, an append after the end."""
 
 
+class MisusedValue(ProgramError, TypeError):
+    """A compiled program uses a value as what it is not: as a text, or as a list so long."""
+
+
 class ProgramCancelled(LangError):
     """The run was ended from outside before this value was there."""
 
@@ -32,6 +36,35 @@ class TypedOutputError(LangError, ValueError):
     def __init__(self, message: str, text: str) -> None:
         super().__init__(message)
         self.text = text
+
+
+class DynamicProgram(LangError):
+    """The program cannot be compiled: what it does depends on values that a run has to make.
+
+    filename, line: where it does so, as far as it is known.
+    """
+
+    def __init__(self, reason: str, filename: str = "", line: int = 0) -> None:
+        where = f" ({filename}, line {line})" if filename else ""
+        super().__init__(f"{reason}{where}")
+        self.reason = reason
+        self.filename = filename
+        self.line = line
+
+    def __reduce__(self) -> tuple[type[DynamicProgram], tuple[object, ...]]:
+        return type(self), (self.reason, self.filename, self.line)
+
+
+class GraphError(LangError, ValueError):
+    """A graph of calls is malformed. pointer: JSON pointer to the place."""
+
+    def __init__(self, pointer: str, message: str) -> None:
+        super().__init__(f"{pointer or '/'}: {message}")
+        self.pointer = pointer
+        self.message = message
+
+    def __reduce__(self) -> tuple[type[GraphError], tuple[object, ...]]:
+        return type(self), (self.pointer, self.message)
 
 
 class BackendError(LangError):

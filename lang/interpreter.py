@@ -20,6 +20,7 @@ from radixserve.lang.ir import (
     Assign,
     Border,
     Gen,
+    Note,
     Op,
     RoleBegin,
     RoleEnd,
@@ -172,14 +173,23 @@ class Interpreter:
                 self._prompt.close_role(role)
                 self.messages.append({"role": role, "content": self._text[self._role_start :]})
                 self._mark("\n")
+            case Border():
+                self._prompt.add_border()
+            case _:
+                self._keep_book(op)
+
+    def _keep_book(self, op: ScopeBegin | ScopeEnd | Assign | Note) -> None:
+        """What touches no prompt."""
+        match op:
             case ScopeBegin():
                 self._scopes.append(len(self._text))
             case ScopeEnd(name=name):
                 self._assign(name, self._text[self._scopes.pop() :], None)
             case Assign(name=name, value=value, meta=meta):
                 self._assign(name, value, meta)
-            case Border():
-                self._prompt.add_border()
+            case Note(name=name, told=told):
+                value = self.text() if name is None else self.variables[name]
+                told.kept(value, None if name is None else self.metas.get(name))
             case _:
                 assert_never(op)
 

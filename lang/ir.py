@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol, cast
 
 from radixserve.lang.choices import ChoicesMethod
 from radixserve.lang.sampling import Sampling
@@ -27,6 +27,15 @@ class Expr:
 
     def __radd__(self, other: str | Expr) -> Chain:
         return Chain((*items(other), *items(self)))
+
+
+class Standin(Expr):
+    """Stands for a text that a program has not got yet, while it is traced.
+
+    It tells nobody another type, so isinstance() must not be asked of one.
+    """
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +106,24 @@ class Border(Expr):
     """End the current segment of text: what follows is tokenised on its own."""
 
 
+class Told(Protocol):
+    """Who is told what a variable is at one place of a program; one of the two, once."""
+
+    def kept(self, value: Any, meta: Any) -> None: ...
+
+    def lost(self, error: BaseException) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Note(Expr):
+    """Tell `told` the variable `name` and its meta information as they are here; without a name,
+    the whole text. A branch that fails before tells why.
+    """
+
+    name: str | None
+    told: Told
+
+
 @dataclass(frozen=True, slots=True)
 class Chain(Expr):
     """Operations and nested programs, one after another."""
@@ -120,11 +147,15 @@ class Nested(Expr):
         )
 
 
-Op = Text | Gen | Select | RoleBegin | RoleEnd | ScopeBegin | ScopeEnd | Assign | Border
+Op = (
+    Text | Gen | Select | RoleBegin | RoleEnd | ScopeBegin | ScopeEnd | Assign | Border | Note
+)  # fmt: skip
 
 
 def items(value: str | Expr) -> tuple[Op | Nested, ...]:
     """What appending `value` does, in order. Raises TypeError for what cannot be appended."""
+    if issubclass(type(value), Standin):
+        return cast("tuple[Op, ...]", (value,))  # only a state that traces is given one
     match value:
         case str():
             return (Text(value),)
@@ -132,11 +163,16 @@ def items(value: str | Expr) -> tuple[Op | Nested, ...]:
             return each
         case (
             Text() | Gen() | Select() | RoleBegin() | RoleEnd() | ScopeBegin() | ScopeEnd()
-            | Assign() | Border() | Nested()
+            | Assign() | Border() | Note() | Nested()
         ):  # fmt: skip
             return (value,)
         case _:
             raise TypeError(f"append a str or an expression, not {value!r}")
+
+
+def is_text(value: object) -> bool:
+    """Whether `value` may stand where a program writes a text."""
+    return issubclass(type(value), str | Standin)
 
 
 def variable(op: Op) -> str | None:
@@ -144,5 +180,5 @@ def variable(op: Op) -> str | None:
     match op:
         case Gen(name=name) | Select(name=name) | ScopeEnd(name=name) | Assign(name=name):
             return name
-        case Text() | RoleBegin() | RoleEnd() | ScopeBegin() | Border():
+        case Text() | RoleBegin() | RoleEnd() | ScopeBegin() | Border() | Note():
             return None

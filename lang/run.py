@@ -19,6 +19,8 @@ from radixserve.lang.calls import Caller, Deadline, cancelled
 from radixserve.lang.drivers import Inline, Loop, Threads
 from radixserve.lang.interpreter import Interpreter, Place, Settings
 
+MakeCaller = Callable[[Backend, int, Deadline], Caller]
+
 JOIN_SECONDS = 10.0  # for a thread whose backend does not return from an aborted call
 GRACE_SECONDS = 0.5  # for a function that is told, where it reads its state, that its run is over
 
@@ -39,17 +41,17 @@ class Run:
         retries: int = 0,
         use_thread: bool = True,
         on_loop: bool = False,
-        caller: type[Caller] = Caller,
+        caller: MakeCaller = Caller,
     ) -> None:
         self.id = secrets.token_hex(8)
         self._deadline = Deadline(timeout, "the program")
-        self._caller = caller(backend, retries, self._deadline)
+        self.caller = caller(backend, retries, self._deadline)
         self._lock = threading.Lock()
-        perform = self._caller.perform
+        perform = self.caller.perform
         self._threads = Threads(perform)
         self._loop: Loop | None = None
         if on_loop:
-            self._loop = Loop(self._caller.aperform, asyncio.get_running_loop())
+            self._loop = Loop(self.caller.aperform, asyncio.get_running_loop())
         root = self._loop or Inline(perform)
         self._fork_driver = self._loop or (self._threads if use_thread else Inline(perform))
         self.root = Branch(Interpreter(Place(self.id), settings), root)
@@ -80,7 +82,7 @@ class Run:
             finally:
                 self._end_branches()
                 self._threads.join(JOIN_SECONDS)
-                self._caller.close()
+                self.caller.close()
             self._raise_unseen()
         except BaseException as error:
             self.root.conclude(None, error)
@@ -123,7 +125,7 @@ class Run:
         for branch in branches:
             if not branch.is_settled():
                 branch.fail(cancelled())
-        self._caller.cancel()
+        self.caller.cancel()
 
     async def _in_time(self, body: Callable[[], Any], in_own_thread: bool) -> Any:
         try:

@@ -84,6 +84,13 @@ class Sampling:
 
 # fields() takes longer than all the rest of a call's parameters.
 _NAMES = tuple(field.name for field in fields(Sampling))
+FIELDS = _NAMES  # what gen() and run() may say, by name
+
+
+def said_fields(sampling: Sampling) -> dict[str, Any]:
+    """The fields that say something, by name."""
+    every = {name: getattr(sampling, name) for name in _NAMES}
+    return {name: value for name, value in every.items() if value is not None and value != ()}
 
 
 class RunDefaults(TypedDict, total=False):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 
 from radixserve.lang.branch import Branch, gather
 from radixserve.lang.errors import ProgramError
@@ -86,6 +86,10 @@ class OpenState:
     def __aiter__(self) -> AsyncIterator[str]:
         return self.text_async_iter()
 
+    def called(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        """What to call where a program is called with this state: `func`, or a form of it."""
+        return func
+
     def cancel(self) -> None:
         """End the run that this state belongs to: its calls are aborted, what waits raises."""
         self._run.cancel()
@@ -107,14 +111,14 @@ class OpenState:
     def _append(self, parts: Iterable[Op | Nested]) -> None:
         ops: list[Op] = []
         for item in parts:
-            if isinstance(item, Nested):
-                self._submit(*ops)
-                ops = []
-                if inspect.iscoroutinefunction(item.body):
-                    raise TypeError(f"{item.name} is async: write `await {item.name}(s, ..)`")
-                item.body(self, *item.args, **item.kwargs)
-            else:
-                ops.append(item)
+            if type(item) is not Nested:
+                ops.append(cast("Op", item))
+                continue
+            self._submit(*ops)
+            ops = []
+            if inspect.iscoroutinefunction(item.body):
+                raise TypeError(f"{item.name} is async: write `await {item.name}(s, ..)`")
+            self.called(item.body)(self, *item.args, **item.kwargs)
         self._submit(*ops)
 
     def _submit(self, *ops: Op) -> None:
@@ -247,7 +251,7 @@ class Children(Generic[S]):
     def _spread(
         self, other: Appendable | Sequence[Appendable] | Callable[[int], Appendable]
     ) -> Sequence[Appendable]:
-        if isinstance(other, str | Expr):
+        if isinstance(other, Expr | str):  # in this order: a traced value tells no other type
             return [other] * len(self)
         if callable(other):
             return [other(i) for i in range(len(self))]

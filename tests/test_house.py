@@ -24,6 +24,8 @@ MAY_CATCH_ALL = {
     "radixserve/metrics/guarded.py",
     "lang/branch.py",
     "lang/batch.py",
+    "lang/compiled/replay.py",
+    "lang/compiled/tracing.py",
     "lang/backends/threaded.py",
 }
 

@@ -45,6 +45,9 @@ class EngineBackend:
         finally:
             _close(chunks)
 
+    def warm(self, body: Body) -> Reply:
+        return cast("Reply", self._last(body))
+
     def abort(self, rid: str) -> None:
         self._link.abort(rid)
 

@@ -56,6 +56,9 @@ class RuntimeEndpoint:
             async for data in events:
                 yield _chunk(data)
 
+    def warm(self, body: Body) -> Reply:
+        return cast("Reply", self._http.ask("POST", "/generate", body))
+
     def abort(self, rid: str) -> None:
         self._http.ask("POST", "/abort_request", {"rid": rid})
 

@@ -207,6 +207,9 @@ class Mock:
     def abort(self, rid: str) -> None:
         self.aborted.append(rid)
 
+    def warm(self, body: Body) -> Reply:
+        return {"meta_info": self._meta(body, self._receive(body))}
+
     def flush_cache(self) -> None:
         self._seen.clear()
 

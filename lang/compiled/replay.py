@@ -1,0 +1,253 @@
+"""Running a graph: each branch goes on as soon as what it uses is there.
+
+Owns: the order in which steps are given to the branches of a run, and the values that steps wait
+for. Must not know: how a call is made, where it is made.
+
+Steps become the operations that the program's function would have appended, on branches of the
+same kind; what differs is only who waits for whom.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from radixserve.lang.branch import Branch
+from radixserve.lang.compiled.graph import (
+    Doing,
+    Fork,
+    Graph,
+    Join,
+    Made,
+    Pick,
+    SetTo,
+    WholeText,
+    Write,
+)
+from radixserve.lang.compiled.values import Template, Use, Value
+from radixserve.lang.errors import GraphError, MisusedValue
+from radixserve.lang.ir import Assign, Gen, Note, Op, ScopeEnd, Select, Text
+from radixserve.lang.run import Run
+from radixserve.lang.waiting import Waker
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    value: Any
+    meta: Any = None
+
+
+class _Place:
+    """What one step has made, or why it has not; steps of other branches wait for it."""
+
+    def __init__(self) -> None:
+        self._outcome: Noted | BaseException | None = None
+        self._wakers: list[Waker] = []
+
+    def kept(self, value: Any, meta: Any) -> None:
+        self._set(Noted(value, meta))
+
+    def lost(self, error: BaseException) -> None:
+        self._set(error)
+
+    async def value(self) -> Noted:
+        """Raises why there is nothing."""
+        outcome = await self.outcome()
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    async def outcome(self) -> Noted | BaseException:
+        if self._outcome is None:
+            waker = Waker()
+            self._wakers.append(waker)
+            while self._outcome is None:
+                await waker.wait()
+        return self._outcome
+
+    def _set(self, outcome: Noted | BaseException) -> None:
+        if self._outcome is None:
+            self._outcome = outcome
+        for waker in self._wakers:
+            waker.wake()
+
+
+class Replay:
+    """One run of a graph. arguments: by name, for every parameter.
+
+    max_text: characters that texts of values may come to in all; None: any number.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        arguments: Mapping[str, Any],
+        run: Run,
+        *,
+        max_text: int | None = None,
+    ) -> None:
+        self._graph = graph
+        self._arguments = arguments
+        self._run = run
+        self._left = max_text
+        self._places = {number: _Place() for number in graph.noted}
+        self._walks: set[asyncio.Task[None]] = set()
+
+    async def go(self, root: Branch) -> Any:
+        """Everything, on the running loop; what the program returns, None where a branch failed."""
+        try:
+            await self._walk(0, root)
+            while self._walks:
+                await asyncio.wait(set(self._walks))
+            await root.asettle()
+        finally:
+            for walk in self._walks:
+                walk.cancel()
+            await asyncio.gather(*self._walks, return_exceptions=True)
+        if root.failure is not None:
+            return None
+        return await self._value(self._graph.returns)
+
+    async def _walk(self, number: int, branch: Branch) -> None:
+        """The steps of one branch; what stops it is the failure of that branch."""
+        steps = self._graph.branches[number]
+        done = 0
+        try:
+            for each in steps:
+                await self._step(each, branch)
+                done += 1
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            # The program's border, as where a function raises: kept as the branch's failure.
+            if branch.failure is None:
+                branch.fail(error)
+            self._abandon(steps[done:], error)
+
+    async def _step(self, number: int, branch: Branch) -> None:
+        do = self._graph.steps[number].do
+        match do:
+            case Fork(children=children):
+                for child, each in zip(children, self._run.fork(branch, len(children))):
+                    self._spawn(child, each)
+            case Join():
+                await self._join(number, branch)
+            case _:
+                branch.submit(*await self._ops(do))
+        if number in self._places:
+            branch.submit(Note(_variable(do), self._places[number]))
+
+    def _spawn(self, number: int, branch: Branch) -> None:
+        if self._graph.branches[number]:
+            walk = asyncio.create_task(self._walk(number, branch))
+            self._walks.add(walk)
+            walk.add_done_callback(self._walks.discard)
+
+    async def _ops(self, do: Doing) -> tuple[Op, ...]:
+        match do:
+            case Write(text=text):
+                return (Text(await self._text(text)),)
+            case Pick(name=name, choices=choices, method=method, timeout=timeout):
+                texts = [await self._text(choice) for choice in choices]
+                return (Select(name, tuple(texts), method, timeout),)
+            case SetTo(name=name, value=value):
+                return (Assign(name, await self._value(value)),)
+            case WholeText() | Fork() | Join():
+                return ()
+            case _:
+                return (do,)
+
+    async def _join(self, number: int, branch: Branch) -> None:
+        """As ForkGroup.join(): wait for all, raise the failure of the first, gather."""
+        ended = [await self._places[last].outcome() for last in self._graph.awaited[number]]
+        for each in ended:
+            if isinstance(each, BaseException):
+                raise each
+        for name, made in self._graph.joined[number].items():
+            noted = await self._gathered(made)
+            branch.submit(Assign(name, noted.value, noted.meta))
+
+    async def _gathered(self, made: Made | None) -> Noted:
+        match made:
+            case None:
+                return Noted(None)
+            case int():
+                return await self._places[made].value()
+        each = [await self._gathered(inner) for inner in made]
+        metas = [noted.meta for noted in each]
+        has_meta = any(meta is not None for meta in metas)
+        return Noted([noted.value for noted in each], metas if has_meta else None)
+
+    async def _text(self, text: Template) -> str:
+        if text.constant is not None:
+            return text.constant
+        made = "".join([await self._piece(piece) for piece in text.pieces])
+        if self._left is not None:
+            self._left -= len(made)
+            if self._left < 0:
+                raise GraphError("/steps", "the texts of this program grow too long")
+        return made
+
+    async def _piece(self, piece: str | Use) -> str:
+        if isinstance(piece, str):
+            return piece
+        value = await self._used(piece)
+        if piece.is_formatted:
+            return format(value)
+        if not isinstance(value, str):
+            raise MisusedValue(f"{self._what(piece)} stands for a text and is {value!r:.100}")
+        return value
+
+    async def _used(self, use: Use) -> Any:
+        if isinstance(use.source, str):
+            value = self._arguments[use.source]
+        else:
+            value = (await self._places[use.source].value()).value
+        if use.item is None:
+            return value
+        if not isinstance(value, list) or use.item >= len(value):
+            raise MisusedValue(f"{self._what(use)} has no item {use.item}: {value!r:.100}")
+        return value[use.item]
+
+    def _what(self, use: Use) -> str:
+        if isinstance(use.source, str):
+            return f"argument {use.source!r}"
+        return f"s[{_variable(self._graph.steps[use.source].do)!r}]"
+
+    async def _value(self, value: Value) -> Any:
+        match value:
+            case Use():
+                return await self._used(value)
+            case Template():
+                return await self._text(value)
+            case list():
+                return [await self._value(each) for each in value]
+            case tuple():
+                return tuple([await self._value(each) for each in value])
+            case dict():
+                return {name: await self._value(each) for name, each in value.items()}
+            case _:
+                return value
+
+    def _abandon(self, steps: Iterable[int], error: BaseException) -> None:
+        """Those who wait for these steps, or for what their forks would have done, wait no more."""
+        for number in steps:
+            if number in self._places:
+                self._places[number].lost(error)
+            do = self._graph.steps[number].do
+            if isinstance(do, Fork):
+                for child in do.children:
+                    self._abandon(self._graph.branches[child], error)
+
+
+def _variable(do: Doing) -> str | None:
+    match do:
+        case Gen(name=name) | Pick(name=name) | ScopeEnd(name=name) | SetTo(name=name):
+            return name
+        case _:
+            return None
+
+
+__all__ = ["Noted", "Replay"]

@@ -1,0 +1,231 @@
+"""What stands for a value while a program is traced, and the record of what the program does.
+
+Owns: traced values, which refuse whatever would need the value itself, the marks that stand for
+them inside plain texts, the list of steps. Must not know: states.
+
+A mark is found again in the text that an f-string made of it. Every mark must turn up whole in a
+step, or something else was done with that text. Marks have two shapes, a short and a long one; a
+program that does not do the same under both looks at texts that it should not.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from radixserve.lang.compiled.graph import Doing, Step
+from radixserve.lang.compiled.handlers import is_caught
+from radixserve.lang.compiled.values import Piece, Template, Use, Value, template
+from radixserve.lang.errors import DynamicProgram
+from radixserve.lang.ir import Chain, Standin, is_text, items
+
+_LANG = str(Path(__file__).parent.parent)
+_ENTRY = str(Path(__file__).with_name("tracing.py"))
+_BASE = 0xF3A40  # a private plane: no text has these characters by chance
+_OPEN, _CLOSE, *_DIGITS = (chr(_BASE + i) for i in range(12))
+_ANY = re.compile(f"[{chr(_BASE)}-{chr(_BASE + 11)}]")
+_NUMBER = f"([{_DIGITS[0]}-{_DIGITS[-1]}]+)"
+SHORT, LONG = ("", "", ""), (" \n", "aZ9 é", "\t ")
+
+
+class TracedValue(Standin):
+    """A value, or a text with values in it, that a run will make. It can be put into a text."""
+
+    __slots__ = ("label", "pieces", "recorder")
+
+    def __init__(self, recorder: Recorder, pieces: tuple[Piece, ...], label: str) -> None:
+        self.recorder = recorder
+        self.pieces = pieces
+        self.label = label
+
+    def __add__(self, other: Any) -> Any:
+        return self._joined(self.pieces, other, in_front=True)
+
+    def __radd__(self, other: Any) -> Any:
+        return self._joined(self.pieces, other, in_front=False)
+
+    def __format__(self, spec: str) -> str:
+        if spec:
+            self.recorder.refuse(f"{self.label} is formatted by {spec!r}")
+        return self.recorder.mark(self)
+
+    def __str__(self) -> str:
+        return self.recorder.mark(self)
+
+    def _joined(self, own: tuple[Piece, ...], other: Any, in_front: bool) -> Any:
+        if is_text(other):
+            them = pieces_of(self.recorder, other)
+            return TracedValue(self.recorder, own + them if in_front else them + own, self.label)
+        return Chain((*items(self), *items(other)) if in_front else (*items(other), *items(self)))
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        self.recorder.refuse(f"the type of {self.label} is asked for")
+
+
+def _refusing(verb: str) -> Callable[..., NoReturn]:
+    def refuse(self: TracedValue, *_: object) -> NoReturn:
+        self.recorder.refuse(f"{self.label} is {verb}")
+
+    return refuse
+
+
+_REFUSED = {
+    "tested": ("bool", "eq", "ne", "lt", "le", "gt", "ge", "contains", "hash", "len"),
+    "read piece by piece": ("iter", "getitem", "reversed"),
+    "made a number": ("int", "float", "index", "complex", "round"),
+    "computed with": ("mul", "rmul", "mod", "rmod", "sub", "rsub", "truediv", "rtruediv", "neg",
+                      "floordiv", "rfloordiv", "pow", "rpow", "abs", "and", "or", "invert"),
+    "shown": ("repr",),
+    "called": ("call",),
+}  # fmt: skip
+for _verb, _names in _REFUSED.items():
+    for _name in _names:
+        setattr(TracedValue, f"__{_name}__", _refusing(_verb))
+
+
+def _refuse_attribute(self: TracedValue, name: str) -> NoReturn:
+    if name.startswith("__"):  # what Python looks for in any object
+        raise AttributeError(name)
+    self.recorder.refuse(f".{name} of {self.label} is used")
+
+
+setattr(TracedValue, "__getattr__", _refuse_attribute)  # noqa: B010 - mypy would allow any name
+
+
+def pieces_of(recorder: Recorder, value: Any) -> tuple[Piece, ...]:
+    """The pieces of a text or a traced value."""
+    return value.pieces if type(value) is TracedValue else recorder.split(value)
+
+
+class Recorder:
+    """The steps of one trace. shape: of its marks."""
+
+    def __init__(self, shape: tuple[str, str, str]) -> None:
+        self.steps: list[Step] = []
+        self.branches = 1
+        self.fault: DynamicProgram | None = None
+        self._shape = shape
+        before, amid, after = map(re.escape, shape)
+        self._mark = re.compile(f"{before}{_OPEN}{_NUMBER}{amid}{_CLOSE}{after}")
+        self._marks: list[tuple[TracedValue, str, int]] = []
+        self._found: set[int] = set()
+
+    def take(self, on: int, do: Doing) -> int:
+        """Note a step; its number."""
+        self.steps.append(Step(on, do))
+        return len(self.steps) - 1
+
+    def refuse(self, reason: str, at: tuple[str, int] | None = None) -> NoReturn:
+        """The program is dynamic. Its first such place counts, also where it goes on."""
+        filename, line = at or _place()
+        error = DynamicProgram(reason, filename, line)
+        self.fault = self.fault or error
+        raise error
+
+    def value(self, source: str | int, label: str, item: int | None = None) -> TracedValue:
+        return TracedValue(self, (Use(source, item),), label)
+
+    def read(self, label: str) -> None:
+        """A value of the model is read: an error of its call would be raised here."""
+        if is_caught(_user_frame(), _LANG, _ENTRY):
+            self.refuse(f"{label} is read where errors are caught, which a graph cannot do")
+
+    def read_as_stream(self, name: str | None) -> None:
+        self.refuse(f"the text of {name or 'a state'} is read while it grows")
+
+    def mark(self, value: TracedValue) -> str:
+        """A text that stands for the value as it is formatted."""
+        number = len(self._marks)
+        self._marks.append((value, *_place()))
+        before, amid, after = self._shape
+        digits = "".join(_DIGITS[int(digit)] for digit in str(number))
+        return f"{before}{_OPEN}{digits}{amid}{_CLOSE}{after}"
+
+    def split(self, text: str) -> tuple[Piece, ...]:
+        """The text's pieces, its marks being uses again."""
+        if not _ANY.search(text):
+            return (text,)
+        parts = self._mark.split(text)
+        pieces: list[Piece] = []
+        for i, part in enumerate(parts):
+            if i % 2 == 0:
+                if _ANY.search(part):
+                    self.refuse("a text that values stand in was changed after that")
+                pieces.append(part)
+                continue
+            number = int("".join(str(_DIGITS.index(digit)) for digit in part))
+            self._found.add(number)
+            pieces += [_formatted(each) for each in self._marks[number][0].pieces]
+        return template(pieces).pieces
+
+    def refuse_marks(self, value: Any, what: str) -> None:
+        """Raise where a text of `value` holds a mark."""
+        match value:
+            case str() if _ANY.search(value):
+                self.refuse(f"{what} depends on a value that only a run has")
+            case dict():
+                for name, each in value.items():
+                    self.refuse_marks(name, what)
+                    self.refuse_marks(each, what)
+            case list() | tuple():
+                for each in value:
+                    self.refuse_marks(each, what)
+            case _:
+                pass
+
+    def quote(self, value: Any, what: str) -> Value:
+        """`value` as a graph holds it."""
+        if type(value) is TracedValue:
+            match value.pieces:
+                case (Use() as use,) if not use.is_formatted:
+                    return use
+            return template(value.pieces)
+        match value:
+            case str() if type(value) is str:
+                made = template(self.split(value))
+                return value if made.constant is not None else made
+            case list() | tuple() if type(value) in (list, tuple):
+                return type(value)(self.quote(each, what) for each in value)
+            case dict() if all(type(name) is str for name in value):
+                self.refuse_marks(list(value), what)
+                return {name: self.quote(each, what) for name, each in value.items()}
+            case None | bool() | int():
+                if value is None or type(value) in (bool, int):
+                    return value
+            case float() if type(value) is float and math.isfinite(value):
+                return value
+        return self.refuse(f"{what} is {value!r}, which no graph can hold")
+
+    def check_marks(self) -> None:
+        """Raise where a text was made of a value and did not come into any step."""
+        for number, (value, filename, line) in enumerate(self._marks):
+            if number not in self._found:
+                reason = f"a text is made of {value.label} that no step has"
+                self.refuse(reason, (filename, line))
+
+
+def _formatted(piece: Piece) -> Piece:
+    return piece if isinstance(piece, str) else Use(piece.source, piece.item, is_formatted=True)
+
+
+def _user_frame() -> Any:
+    """The nearest frame outside of lang, or None."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_LANG):
+        frame = frame.f_back
+    return frame
+
+
+def _place() -> tuple[str, int]:
+    frame = _user_frame()
+    return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
+
+def joined(recorder: Recorder, texts: Iterable[Any]) -> Template:
+    """One template of texts and traced values that were appended together."""
+    return template(piece for each in texts for piece in pieces_of(recorder, each))
