@@ -15,8 +15,10 @@ from radixserve.chunks import Chunk, Finish
 from radixserve.native.collect import Output, finished
 from radixserve.native.entries import Entry, PromptEntries, Spelt
 from radixserve.native.explained import cache_fields
+from radixserve.native.reasoning import Apart
 from radixserve.native.request import Call
 from radixserve.text.parts import EncodedPrompt
+from radixserve.text.reasoning import parser_of
 from radixserve.text.tokenizer import Tokenizer
 from radixserve.wire.messages import FinishReason
 
@@ -54,9 +56,19 @@ class Answer:
         self._top_entries: list[list[Entry]] = []  # the ids asked for by name behind the best
         self._started = time.perf_counter()
         self._latency = 0.0
+        self._apart = self._told_apart()
+
+    def _told_apart(self) -> Apart | None:
+        reasoning = self._call.requests[self._position].reasoning
+        if reasoning is None or not self._call.body.separate_reasoning:
+            return None
+        is_bound = self._call.wishes[self._position] is not None
+        return Apart(parser_of(reasoning, is_bound=is_bound))
 
     def add(self, chunk: Chunk) -> None:
         self._output.add(chunk)
+        if self._apart is not None:
+            self._apart.add(chunk.text, chunk.finish is not None)
         if chunk.prompt_scores is not None:
             self._prompt_entries.grow()
         if chunk.logprobs is not None:
@@ -99,7 +111,14 @@ class Answer:
         if encoded is not None and output.finish is not None:
             kept = kept_ids(output, output.finish, self._tokenizer)
             meta["kept_ids"], meta["kept_tail"] = kept
-        return {"text": output.text, "output_ids": list(output.ids), "meta_info": meta}
+        said: dict[str, Any] = {"text": output.text}
+        if self._call.body.separate_reasoning:
+            apart = self._apart
+            said = {
+                "text": output.text if apart is None else apart.text,
+                "reasoning_content": "" if apart is None else apart.reasoning,
+            }
+        return {**said, "output_ids": list(output.ids), "meta_info": meta}
 
     def _entries_of_prompt(self) -> PromptEntries:
         start = self._call.body.logprob_start_len
@@ -119,6 +138,8 @@ class Answer:
             meta["completion_tokens"] = finish.usage.completion_tokens
             meta["cached_tokens"] = finish.usage.cached_tokens
             meta["forced_tokens"] = finish.usage.forced_tokens
+            if self._call.requests[self._position].reasoning is not None:
+                meta["reasoning_tokens"] = finish.usage.reasoning_tokens
             meta |= constraint_fields(finish)
             meta["e2e_latency"] = self._latency
             if finish.cache is not None:

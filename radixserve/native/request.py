@@ -21,6 +21,7 @@ from radixserve.native.calls import MAX_RID, Door, new_rid, vocabulary
 from radixserve.native.constraint import Wish
 from radixserve.native.fields import Name, Path, Seconds, read
 from radixserve.native.prompts import Prompt, ids_bytes, read_prompts
+from radixserve.native.reasoning import reasoning_of
 from radixserve.native.sampling import Asked, Sampling, sampling_params
 from radixserve.text.tokenizer import check_text
 from radixserve.wire.messages import ProgramRef
@@ -59,6 +60,9 @@ class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     timeout_s: seconds after which it is ended, whatever it waits for; what it has is the answer.
     explain_cache: tell why no more of the prompt was cached, see explained.cache_fields.
+    separate_reasoning: reasoning_content stands beside text, which is without it.
+    thinking_token_budget: most tokens of reasoning. With either, constraints and stop strings hold
+    behind the reasoning.
     """
 
     text: str | list[str] | None = None
@@ -78,6 +82,8 @@ class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     timeout_s: Seconds | None = None
     program: dict[str, Any] | None = None
     explain_cache: bool = False
+    separate_reasoning: bool = False
+    thinking_token_budget: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +146,12 @@ def prepare(raw: object, gateway: Door) -> Call:
                 explain_cache=body.explain_cache,
                 shows_special=asked.shows_special,
                 keeps_stop=asked.keeps_stop,
+                reasoning=reasoning_of(
+                    prompt.ids,
+                    gateway.renderer,
+                    separates=body.separate_reasoning,
+                    budget=body.thinking_token_budget,
+                ),
             )
         )
     name = body.rid if isinstance(body.rid, str) and body.rid else rids[0]

@@ -12,7 +12,7 @@ from typing import Literal
 
 from radixserve.errors import ConfigError
 from radixserve.text.tool_calls_stream import Argued, Begun, Said, ToolCallParser
-from radixserve.wire.reasoning import BLANKS, Start, overlap
+from radixserve.wire.reasoning import BLANKS, Reasoning, Start, overlap
 
 Place = Literal["open", "closed", "either"]
 
@@ -202,6 +202,12 @@ class ReasoningParser:
         if self._held:
             self._found.append(Said(self._held))
             self._held = ""
+
+
+def parser_of(reasoning: Reasoning, *, is_bound: bool) -> ReasoningParser:
+    """For one output. is_bound: the answer has a constraint, so just the gap stands before it."""
+    tags = Tags(reasoning.begin.decode(), reasoning.end.decode(), reasoning.gap.decode())
+    return ReasoningParser(tags, reasoning.start, gap=tags.gap if is_bound else None)
 
 
 class HeardParser:

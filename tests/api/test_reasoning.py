@@ -244,3 +244,30 @@ def test_the_constraint_goes_to_the_engine_with_the_tags(opening):
     assert request.reasoning.end == b"</think>"
     assert request.reasoning.end_ids == (gateway.renderer.tokenizer.id_of("</think>"),)
     assert request.reasoning.budget == 3
+
+
+# ---- the native dialect ----
+
+
+def test_native_replies_tell_it_apart(opening):
+    gateway = gateway_of(opening, "why\n</think>\n\nyes")
+    prompt = "<|im_start|>assistant\n<think>\n"
+    reply = answered(gateway, "/generate", {"text": prompt, "separate_reasoning": True})
+    assert (reply["reasoning_content"], reply["text"]) == ("why", "yes")
+    assert reply["meta_info"]["reasoning_tokens"] > 0
+    body = {"text": prompt, "separate_reasoning": True, "thinking_token_budget": 3}
+    last = streamed(gateway, "/generate", body)[-1]
+    assert (last["reasoning_content"], last["text"]) == ("why", "yes")
+    assert gateway.requests[-1].reasoning.budget == 3
+    plain = answered(gateway, "/generate", {"text": prompt})
+    assert plain["text"] == "why\n</think>\n\nyes"
+    assert "reasoning_content" not in plain
+    closed = {"text": prompt + "\n</think>\n\n", "separate_reasoning": True}
+    assert answered(gateway, "/generate", closed)["reasoning_content"] == ""
+
+
+def test_native_bodies_of_models_that_do_not_reason(renderer):
+    gateway = gateway_of(renderer, "yes")
+    for name, value in (("separate_reasoning", True), ("thinking_token_budget", 4)):
+        error = error_of(ask(gateway, "/generate", {"text": "a", name: value}), 400)
+        assert error["param"] == name

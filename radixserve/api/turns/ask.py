@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from radixserve.api.turns.hearing import Hearing
-from radixserve.api.turns.reasoning import Thoughts, parser_of, reasoning_of, variables_of
+from radixserve.api.turns.reasoning import Thoughts, reasoning_of, variables_of
 from radixserve.api.turns.toolbox import Toolbox
 from radixserve.api.turns.wishes import is_marked, tool_wish
 from radixserve.chunks import Request
@@ -22,7 +22,7 @@ from radixserve.native.calls import Calls, Door, Numbered, new_rid, room_of
 from radixserve.native.constraint import Wish
 from radixserve.native.fields import Name, Seconds
 from radixserve.native.request import check_rid, namespace, program_ref
-from radixserve.text.reasoning import HeardParser
+from radixserve.text.reasoning import HeardParser, parser_of
 from radixserve.text.tokenizer import Tokenizer
 from radixserve.text.tool_calls import Syntax
 from radixserve.wire.params import SamplingParams

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from radixserve.errors import InvalidRequest
-from radixserve.text.reasoning import Place, ReasoningParser, Tags, continued
+from radixserve.native.reasoning import check_budget, no_reasoning
+from radixserve.text.reasoning import Place, continued
 from radixserve.text.renderer import Renderer
 from radixserve.wire.reasoning import Reasoning
 
@@ -20,7 +21,6 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 EFFORTS: tuple[Effort, ...] = get_args(Effort)
 # Most tokens of reasoning, where a model's template has no efforts of its own.
 BUDGETS: dict[Effort, int] = {"minimal": 256, "low": 1024, "medium": 4096, "high": 16_384}
-MAX_BUDGET = 2**31 - 1
 # What templates call these.
 EFFORT = "reasoning_effort"
 SWITCHES = ("enable_thinking", "thinking")
@@ -49,15 +49,11 @@ def reasoning_of(
     on has so far. Raises InvalidRequest for a budget where the model has no reasoning, or that is
     no count."""
     budget = thoughts.budget
-    if budget is not None and not 0 <= budget <= MAX_BUDGET:
-        raise InvalidRequest(
-            f"{thoughts.budget_field} is a count of tokens, not {budget}",
-            param=thoughts.budget_field,
-        )
+    check_budget(budget, thoughts.budget_field)
     tokens = renderer.reasoning
     if tokens is None:
         if budget is not None:
-            raise _no_reasoning(thoughts.budget_field)
+            raise no_reasoning(thoughts.budget_field)
         return None
     place: Place | None = None
     if begun is not None:
@@ -83,19 +79,13 @@ def variables_of(
                 param=thoughts.effort_field,
             )
         if renderer.reasoning is None and thoughts.effort != "none":
-            raise _no_reasoning(thoughts.effort_field)
+            raise no_reasoning(thoughts.effort_field)
         if _knows_effort(renderer):
             told.setdefault(EFFORT, thoughts.effort)
     is_on = False if _is_off(thoughts) else thoughts.is_on
     for switch in SWITCHES if is_on is not None else ():
         told.setdefault(switch, is_on)
     return told
-
-
-def parser_of(reasoning: Reasoning, *, is_bound: bool) -> ReasoningParser:
-    """For one output. is_bound: the answer has a constraint, so just the gap stands before it."""
-    tags = Tags(reasoning.begin.decode(), reasoning.end.decode(), reasoning.gap.decode())
-    return ReasoningParser(tags, reasoning.start, gap=tags.gap if is_bound else None)
 
 
 def _effort(thoughts: Thoughts) -> Effort:
@@ -112,11 +102,3 @@ def _is_budgeted(thoughts: Thoughts, renderer: Renderer) -> bool:
 
 def _knows_effort(renderer: Renderer) -> bool:
     return re.search(rf"\b{EFFORT}\b", renderer.chat.tool_text) is not None
-
-
-def _no_reasoning(field: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"{field}: this model does not reason, or its tags are not known (--reasoning-parser)",
-        param=field,
-        code="unsupported_parameter",
-    )
