@@ -114,8 +114,10 @@ class Answer:
                 self.status = "incomplete"
             case _:
                 self.status = "cancelled"
-        events = [] if self.status == "cancelled" else self._output.say_nothing()
-        events += self._output.close("completed" if self.status == "completed" else "incomplete")
+        is_complete = self.status == "completed"
+        events = self._output.close("completed" if is_complete else "incomplete")
+        if is_complete:
+            events += self._output.say_nothing()
         self._ending = {"usage": usage_fields(finish.usage), **constraint_fields(finish)}
         if finish.cache is not None:
             told = cache_fields(finish.cache, asked.request.prompt, asked.tokenizer)
@@ -141,7 +143,10 @@ def usage_fields(usage: Usage) -> Event:
             "cache_write_tokens": usage.prompt_tokens - usage.cached_tokens,
         },
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0, "forced_tokens": usage.forced_tokens},
+        "output_tokens_details": {
+            "reasoning_tokens": usage.reasoning_tokens,
+            "forced_tokens": usage.forced_tokens,
+        },
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
     }
 
@@ -157,7 +162,7 @@ def _echoed(exchange: Exchange) -> dict[str, Any]:
         "parallel_tool_calls": body.parallel_tool_calls,
         "previous_response_id": body.previous_response_id,
         "prompt_cache_key": body.prompt_cache_key,
-        "reasoning": {"effort": None, "summary": None},
+        "reasoning": {"effort": None, "summary": None, **body.reasoning},
         "safety_identifier": body.safety_identifier,
         "service_tier": "default",
         "temperature": body.temperature,

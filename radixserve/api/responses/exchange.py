@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -22,6 +22,7 @@ from radixserve.api.responses.schema import ResponseRequest
 from radixserve.api.responses.store import Owner, ResponseStore
 from radixserve.api.responses.tools import toolbox_of
 from radixserve.api.turns.ask import Ask, Asked, prepare
+from radixserve.api.turns.reasoning import SWITCHES, Thoughts
 from radixserve.errors import InvalidRequest, RequestError
 from radixserve.native.calls import Door
 from radixserve.native.constraint import Value, Wish, wish
@@ -46,6 +47,17 @@ class TextFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     strict: bool | None = None
 
 
+class ReasoningConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """effort: see turns/reasoning.py. summary, generate_summary: two names of one thing; there are
+    no summaries, reasoning is told whole."""
+
+    effort: str | None = None
+    summary: Literal["auto"] | None = None
+    generate_summary: Literal["auto"] | None = None
+
+
+# context: which reasoning of earlier turns is shown again, which the chat template decides.
+REFUSED_REASONING: dict[str, tuple[Any, ...]] = {"context": ("auto",), "mode": ("standard",)}
 REFUSED_TEXT: dict[str, tuple[Any, ...]] = {"verbosity": ("medium",)}
 
 
@@ -152,6 +164,18 @@ def _ask(
         answer=_answer(body.text),
         best=body.best,
         variables=body.chat_template_kwargs,
+        thoughts=_thoughts(body),
+    )
+
+
+def _thoughts(body: ResponseRequest) -> Thoughts:
+    given = read(ReasoningConfig, body.reasoning, refused=REFUSED_REASONING, at="reasoning")
+    switches = [body.chat_template_kwargs.get(name) for name in SWITCHES]
+    return Thoughts(
+        budget=body.thinking_token_budget,
+        effort=given.effort,
+        is_on=next((switch for switch in switches if isinstance(switch, bool)), None),
+        effort_field="reasoning.effort",
     )
 
 

@@ -73,8 +73,10 @@ class Output:
         return events
 
     def say_nothing(self) -> list[Event]:
-        """An empty message, where an output has ended and nothing came."""
-        return [] if self._closed or self._open else self._begin(_Message())
+        """An empty message, where all has ended and none came, nor a call."""
+        if any(item["type"] != "reasoning" for item in self._closed):
+            return []
+        return self._begin(_Message()) + self.close("completed")
 
     def items(self, status: Status) -> list[Item]:
         """status: of the item that grows."""
@@ -85,10 +87,12 @@ class Output:
         return len(self._closed)
 
     def _go_on(self, kind: type[_Reasoning] | type[_Message], text: str) -> list[Event]:
-        events: list[Event] = []
-        if not isinstance(self._open, kind):
-            events += self.close("completed")
-            events += self._begin(kind())
+        if isinstance(self._open, kind):
+            return self._more(text)
+        entries = _last(self._taken(), text) if self._open is not None else self._taken()
+        events = self.close("completed")
+        events += self._begin(kind())
+        self._entries = entries
         return events + self._more(text)
 
     def _begin(self, opened: _Open) -> list[Event]:
@@ -111,6 +115,16 @@ class Output:
     def _taken(self) -> list[Entry]:
         taken, self._entries = self._entries, []
         return taken
+
+
+def _last(entries: list[Entry], text: str) -> list[Entry]:
+    """The last of `entries`, those that spell `text`: what came before them ended another item."""
+    size = 0
+    for i in range(len(entries) - 1, -1, -1):
+        size += len(entries[i]["token"])
+        if size >= len(text):
+            return entries[i:]
+    return entries
 
 
 class _Message:

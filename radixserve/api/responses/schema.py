@@ -34,10 +34,11 @@ Token = Annotated[int, msgspec.Meta(ge=1)]
 
 class ResponseRequest(Labelled, msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """input: a user's text, or items, see items.py. instructions: what the system says first, in
-    this response alone. tools, tool_choice, parallel_tool_calls: see tools.py. text: the format of
-    the answer, see ask.py. store: None where the server keeps replies. max_output_tokens: without
-    it config.http.default_max_tokens holds. metadata, user, safety_identifier, prompt_cache_key:
-    labels, which come back. top_k to seed, and all of Labelled, are ours: see SamplingParams.
+    this response alone. tools, tool_choice, parallel_tool_calls: see tools.py. text, reasoning: see
+    exchange.py. store: None where the server keeps replies. max_output_tokens: without it
+    config.http.default_max_tokens holds. metadata, user, safety_identifier, prompt_cache_key:
+    labels, which come back. thinking_token_budget, top_k to chat_template_kwargs, and all of
+    Labelled, are ours: see SamplingParams, and turns/reasoning.py.
     """
 
     input: str | list[Any]
@@ -55,6 +56,8 @@ class ResponseRequest(Labelled, msgspec.Struct, kw_only=True, forbid_unknown_fie
     top_p: float = 1.0
     include: list[str] = []
     top_logprobs: int = 0
+    reasoning: dict[str, Any] = {}
+    thinking_token_budget: int | None = None
     metadata: dict[Key, Value] = {}
     user: Name | None = None
     safety_identifier: Name | None = None
@@ -79,7 +82,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "moderation": (),
     "prompt": (),
     "prompt_cache_options": (),
-    "reasoning": ({},),
     "service_tier": ("auto", "default"),
     "stream_options": ({}, {"include_obfuscation": False}),
     "truncation": ("disabled",),

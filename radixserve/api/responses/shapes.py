@@ -32,6 +32,7 @@ BODIES: dict[type[msgspec.Struct], dict[str, tuple[Any, ...]]] = {
     items.TextPart: items.REFUSED_PART,
     items.RefusalPart: {},
     tools.FunctionTool: tools.REFUSED_TOOL,
+    exchange.ReasoningConfig: exchange.REFUSED_REASONING,
     exchange.TextConfig: exchange.REFUSED_TEXT,
     exchange.TextFormat: {},
 }
@@ -45,6 +46,7 @@ _PARTS = rows(one_of(_ref(items.TextPart), _ref(items.RefusalPart)))
 CLOSER: dict[tuple[str, str], Shape] = {
     ("ResponseRequest", "input"): one_of(TEXT, rows(one_of(*map(_ref, _KINDS)))),
     ("ResponseRequest", "tools"): rows(_ref(tools.FunctionTool)),
+    ("ResponseRequest", "reasoning"): _ref(exchange.ReasoningConfig),
     ("ResponseRequest", "text"): _ref(exchange.TextConfig),
     ("ResponseRequest", "include"): rows({"enum": sorted(schema.INCLUDED)}),
     ("TextConfig", "format"): _ref(exchange.TextFormat),
