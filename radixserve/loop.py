@@ -287,8 +287,9 @@ def _build(channel: EngineChannel, heart: Heart, setup: Setup) -> tuple[Loop, Re
     )
     if config.schedule.policy == "program":
         cache.keep_for_programs(config.cache.program_share, config.cache.program_seconds)
+    shares = config.schedule.shared_attention and loaded.shares_prefixes
     scheduler = Scheduler(
-        config.schedule,
+        msgspec.structs.replace(config.schedule, shared_attention=shares),
         cache,
         context_len=loaded.context_len,
         vocab_size=len(setup.token_bytes),

@@ -52,7 +52,7 @@ def merge_kernel(
     BLOCK_D: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
-    """Program (n, h): the n-th token to merge, query head h."""
+    """Program (n, h): the n-th token to merge, query head h; one without parts is left as it is."""
     index = tl.program_id(0)
     head = tl.program_id(1)
     if SPLITS > 0:
@@ -79,7 +79,8 @@ def merge_kernel(
         top = new_top
     out = acc / tl.where(mass == 0.0, 1.0, mass)
     place = (token.to(tl.int64) * NUM_HEADS + head) * HEAD_DIM
-    tl.store(out_ptr + place + dims, out.to(out_ptr.dtype.element_ty), mask=valid)
+    written = valid & (first < last)
+    tl.store(out_ptr + place + dims, out.to(out_ptr.dtype.element_ty), mask=written)
 
 
 def merge_launch(

@@ -15,7 +15,7 @@ parts [0, 2, 1, 3], merged are tokens [0, 1] with the parts 0 .. 1 and 2 .. 3.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +58,30 @@ class Work:
     def items(self) -> int:
         return len(self.tables)
 
+    def padded(self, tokens: int, least: int = 16) -> Work:
+        """The same with items of no tokens and merged tokens of no parts behind the others, so that
+        the sizes are few: items of each kind, and parts, up to a power of two from `least` on (none
+        stays none), merged up to `tokens`. Graphs are captured for such."""
+        few = self.items - self.large
+        large, more = _room(self.large, least), _room(few, least)
+        place = np.concatenate((np.arange(self.large), large + np.arange(few)))
+
+        def spread(array: Int32) -> Int32:
+            wide = np.zeros(large + more, np.int32)
+            wide[place] = array
+            return wide
+
+        names = ("firsts", "counts", "tables", "begins", "ends", "clears")
+        behind = max(0, tokens - len(self.merged)) if self.part_count else 0
+        return replace(
+            self,
+            **{name: spread(getattr(self, name)) for name in names},
+            merged=np.pad(self.merged, (0, behind)),
+            merge_indptr=np.pad(self.merge_indptr, (0, behind), mode="edge"),
+            part_count=_room(self.part_count, least),
+            large=large,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
@@ -70,6 +94,11 @@ class Tiles:
     begin: Int64
     end: Int64
     clear: Int64
+
+
+def _room(count: int, least: int) -> int:
+    """The least power of two that is at least count and `least`; 0 for 0."""
+    return max(least, 1 << (count - 1).bit_length()) if count else 0
 
 
 def cut(

@@ -19,13 +19,36 @@ from radixserve.plan import Int32, SharedGroup
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """scale multiplies q @ k (usually head_dim ** -0.5)."""
+    """scale multiplies q @ k (usually head_dim ** -0.5).
+
+    windows: of each layer, the tokens that a query sees, itself the last, 0 for all of them; empty:
+    no layer has one. softcap: as in kernels.reference.attend, 0 is off. has_sinks: each head has a
+    score beside those of the keys, which comes in AttentionTensors.
+    """
 
     num_layers: int
     num_qo_heads: int
     num_kv_heads: int
     head_dim: int
     scale: float
+    windows: tuple[int, ...] = ()
+    softcap: float = 0.0
+    has_sinks: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionTensors:
+    """What of a model's parameters attention reads, an entry for each layer, or none at all.
+
+    sinks: [num_qo_heads]. kv_scales: what an fp8 cache holds times which is K and V, two of
+    [num_kv_heads] float32; all 1 where there is none.
+    """
+
+    sinks: tuple[torch.Tensor, ...] = ()
+    kv_scales: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()
+
+
+NO_TENSORS = AttentionTensors()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

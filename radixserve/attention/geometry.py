@@ -15,28 +15,37 @@ from radixserve.ints import ceil_div
 Int64 = npt.NDArray[np.int64]
 
 
+def token_positions(inputs: AttentionInputs) -> Int64:
+    """The place of every token of the step in its own sequence: [tokens]."""
+    lengths = inputs.lengths.astype(np.int64)
+    starts = np.cumsum(lengths) - lengths
+    places: Int64 = np.arange(lengths.sum()) + np.repeat(inputs.positions - starts, lengths)
+    return places
+
+
 def token_slots(inputs: AttentionInputs, page_size: int) -> Int64:
     """The slot of every token that the step computes: [tokens].
 
     Example, page_size 4: position 6, length 3, pages [7, 2, 9] gives [10, 11, 36].
     """
     lengths = inputs.lengths.astype(np.int64)
-    first_token = np.cumsum(lengths) - lengths
-    within_row = np.arange(lengths.sum()) - np.repeat(first_token, lengths)
-    places = np.repeat(inputs.positions.astype(np.int64), lengths) + within_row
+    places = token_positions(inputs)
     table_start = np.repeat(inputs.page_indptr[:-1].astype(np.int64), lengths)
     pages = inputs.page_indices[table_start + places // page_size].astype(np.int64)
     slots: Int64 = pages * page_size + places % page_size
     return slots
 
 
-def kv_slots(inputs: AttentionInputs, rows: Int64, kv_lens: Int64, page_size: int) -> Int64:
-    """The slots of all KV of `rows`, padded: [len(rows), kv_lens.max()].
+def kv_slots(
+    inputs: AttentionInputs, rows: Int64, begins: Int64, ends: Int64, page_size: int
+) -> Int64:
+    """The slots of places begins .. ends - 1 of `rows`, padded: [len(rows), (ends - begins).max()].
 
-    kv_lens: [len(rows)]. A row shorter than the longest repeats its last slot, so that whoever
-    gathers the padding reads numbers that have been written.
+    begins, ends: [len(rows)]. A row with fewer than the longest repeats its last slot, so that
+    whoever gathers the padding reads numbers that have been written.
     """
-    places = np.minimum(np.arange(kv_lens.max())[None, :], kv_lens[:, None] - 1)
+    within = np.arange((ends - begins).max())[None, :]
+    places = np.minimum(begins[:, None] + within, ends[:, None] - 1)
     table_start = inputs.page_indptr[rows].astype(np.int64)[:, None]
     pages = inputs.page_indices[table_start + places // page_size].astype(np.int64)
     slots: Int64 = pages * page_size + places % page_size

@@ -8,11 +8,14 @@ from __future__ import annotations
 import torch
 
 from radixserve.attention.base import (
+    NO_TENSORS,
     AttentionInputs,
     AttentionShape,
+    AttentionTensors,
     RotatingBackend,
     StagedBackend,
 )
+from radixserve.attention.terms import refuse_terms
 from radixserve.errors import ConfigError
 from radixserve.kernels.cpu import library
 from radixserve.kernels.cpu.paged import PagedAttention
@@ -35,12 +38,16 @@ class NativeAttention:
         page_size: int,
         k_cache: list[torch.Tensor],
         v_cache: list[torch.Tensor],
+        tensors: AttentionTensors = NO_TENSORS,
     ) -> None:
         """k_cache, v_cache: one [pages, page_size, num_kv_heads, head_dim] for each layer.
 
-        Raises ConfigError where the native library is missing, ValueError where page_size is not
-        the caches'.
+        Raises ConfigError where the native library is missing or has not what the shape asks for,
+        ValueError where page_size is not the caches' or the sinks are not the shape's.
         """
+        refuse_terms("native", shape, k_cache[0])
+        if tensors.sinks:
+            raise ValueError("sinks of a model whose shape has none")
         if k_cache[0].shape[1] != page_size:
             raise ValueError(f"pages of {k_cache[0].shape[1]} tokens, not {page_size}")
         loaded = library.load()

@@ -9,12 +9,15 @@ import numpy as np
 import torch
 
 from radixserve.attention.base import (
+    NO_TENSORS,
     AttentionInputs,
     AttentionShape,
+    AttentionTensors,
     RotatingBackend,
     StagedBackend,
 )
 from radixserve.attention.geometry import token_slots
+from radixserve.attention.terms import encoded, layer_terms
 from radixserve.kernels import reference
 from radixserve.kernels.cpu.paged import PagedAttention
 
@@ -33,9 +36,11 @@ class ReferenceAttention:
         page_size: int,
         k_cache: list[torch.Tensor],
         v_cache: list[torch.Tensor],
+        tensors: AttentionTensors = NO_TENSORS,
     ) -> None:
         """k_cache, v_cache: one [pages, page_size, num_kv_heads, head_dim] for each layer."""
-        self._shape = shape
+        self._scale = shape.scale
+        self._terms = layer_terms(shape, tensors, k_cache[0])
         self._page_size = page_size
         self._k_cache = k_cache
         self._v_cache = v_cache
@@ -51,6 +56,9 @@ class ReferenceAttention:
 
     def run(self, layer_id: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         k_cache, v_cache = self._k_cache[layer_id], self._v_cache[layer_id]
+        terms = self._terms[layer_id]
+        k_scale, v_scale = terms.kv_scales or (None, None)
+        k, v = encoded(k, k_cache, k_scale), encoded(v, v_cache, v_scale)
         reference.store_kv(k_cache, v_cache, k, v, self._slots)
         out = reference.attend(
             q,
@@ -60,6 +68,10 @@ class ReferenceAttention:
             self._kv_lens,
             self._page_indptr,
             self._page_indices,
-            self._shape.scale,
+            self._scale,
+            window=terms.window,
+            softcap=terms.softcap,
+            sinks=terms.sinks,
+            kv_scales=terms.kv_scales,
         )
         return out.flatten(1)

@@ -5,19 +5,30 @@ Owns: the names of the backends and what "auto" means. Must not know: shapes, th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 import torch
 
-from radixserve.attention.base import AttentionBackend, AttentionShape
+from radixserve.attention.base import AttentionBackend, AttentionShape, AttentionTensors
 from radixserve.attention.cpu import CpuAttention
 from radixserve.attention.native import NativeAttention
 from radixserve.attention.reference import ReferenceAttention
 from radixserve.errors import ConfigError
 
 Caches = list[torch.Tensor]
-Backend = Callable[[AttentionShape, int, Caches, Caches], AttentionBackend]
-"""Called with the shape, page_size and the K and V caches of all layers."""
+
+
+class Backend(Protocol):
+    """Makes a backend of a model's shape and the K and V caches of all layers."""
+
+    def __call__(
+        self,
+        shape: AttentionShape,
+        page_size: int,
+        k_cache: Caches,
+        v_cache: Caches,
+        tensors: AttentionTensors = ...,
+    ) -> AttentionBackend: ...
 
 
 def choose(name: str, device: torch.device | str) -> Backend:

@@ -8,6 +8,7 @@ free memory. Must not know: torch.
 from __future__ import annotations
 
 import pathlib
+from typing import TypeVar
 
 import msgspec
 
@@ -22,7 +23,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "threads": (0, 1024),
     "page_size": (1, 256),
     "kv_tokens": (0, 2**31 - 1),
-    "memory_share": (0.01, 0.95),
+    "memory_share": (0.0, 0.95),
     "warm_share": (0.0, 1.0),
     "program_share": (0.0, 1.0),
     "program_seconds": (0.0, 86400.0),
@@ -56,6 +57,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
 }
 """Smallest and largest value of every number in config.schema, both allowed."""
 
+Chosen = TypeVar("Chosen", str, int, float)
+
 _FAST_BFLOAT16 = ("amx_bf16", "avx512_bf16", "bf16")
 
 
@@ -69,11 +72,11 @@ def resolve(config: Config, machine: Machine | None = None) -> Config:
         _check(setting, getattr(getattr(config, setting.group), setting.name))
     _check_together(config)
     machine = machine or this_machine()
-    resolved_model = _resolve_model(config.model, machine)
+    resolved_model = _resolve_model(config.model, config.cache.kv_dtype, machine)
     return msgspec.structs.replace(
         config,
         model=resolved_model,
-        cache=_resolve_cache(config.cache),
+        cache=_resolve_cache(config.cache, resolved_model),
         schedule=_resolve_schedule(config.schedule, resolved_model),
     )
 
@@ -126,7 +129,7 @@ def _check_together(config: Config) -> None:
             raise ConfigError(f"{flag} {file}: there is no such file")
 
 
-def _resolve_model(model: ModelConfig, machine: Machine) -> ModelConfig:
+def _resolve_model(model: ModelConfig, kv_dtype: str, machine: Machine) -> ModelConfig:
     chosen: dict[str, str | int] = {}
     if model.device == "auto":
         chosen["device"] = _choose("device", *_fast_device(machine))
@@ -136,9 +139,11 @@ def _resolve_model(model: ModelConfig, machine: Machine) -> ModelConfig:
         chosen["dtype"] = _choose("dtype", *_fast_dtype(device, machine))
     dtype = str(chosen.get("dtype", model.dtype))
     if model.attention == "auto":
-        chosen["attention"] = _choose("attention", *_fast_attention(device, dtype, machine))
+        fast = _fast_attention(device, dtype, kv_dtype, machine)
+        chosen["attention"] = _choose("attention", *fast)
     if model.attention == "native" and dtype == "float16":
         raise ConfigError("--attention native has no --dtype float16: float32 or bfloat16")
+    _check_kv_dtype(str(chosen.get("attention", model.attention)), kv_dtype, device, dtype)
     if model.threads == 0:
         chosen["threads"] = _choose("threads", machine.cores, "physical cores that may be used")
     if not model.served_name:
@@ -162,9 +167,20 @@ def _check_device(model: ModelConfig, device: str, machine: Machine) -> None:
         raise ConfigError(f"--attention {model.attention} needs --device cpu, not cuda")
 
 
-def _fast_attention(device: str, dtype: str, machine: Machine) -> tuple[str, str]:
+def _check_kv_dtype(attention: str, kv_dtype: str, device: str, dtype: str) -> None:
+    if kv_dtype == "model":
+        return
+    if attention == "native":
+        raise ConfigError(f"--attention native has no --kv-dtype {kv_dtype}: cpu has it")
+    if device == "cuda" and dtype == "float32":
+        raise ConfigError(f"--kv-dtype {kv_dtype} on cuda needs --dtype bfloat16 or float16")
+
+
+def _fast_attention(device: str, dtype: str, kv_dtype: str, machine: Machine) -> tuple[str, str]:
     if device == "cuda":
         return "triton", "the device is cuda"
+    if kv_dtype != "model":
+        return "cpu", f"the native kernels have no --kv-dtype {kv_dtype}"
     if not machine.has_native:
         return "cpu", "no native kernels: no compiler at install, or RADIXSERVE_ISA=off"
     if dtype == "float16":
@@ -181,12 +197,17 @@ def _fast_dtype(device: str, machine: Machine) -> tuple[str, str]:
     return "float32", "the CPU has no fast bfloat16"
 
 
-def _resolve_cache(cache: CacheConfig) -> CacheConfig:
+def _resolve_cache(cache: CacheConfig, model: ModelConfig) -> CacheConfig:
+    share = cache.memory_share
+    if not share:
+        # A host's memory is other programs', too.
+        share = 0.9 if model.device == "cuda" else 0.5
+        _choose("memory_share", share, f"the device is {model.device}")
     whole = round_down(cache.kv_tokens, cache.page_size)
     if whole != cache.kv_tokens:
         reason = f"{cache.kv_tokens} rounded down to pages of {cache.page_size}"
         _choose("kv_tokens", whole, reason)
-    return msgspec.structs.replace(cache, kv_tokens=whole)
+    return msgspec.structs.replace(cache, kv_tokens=whole, memory_share=share)
 
 
 def _resolve_schedule(schedule: ScheduleConfig, model: ModelConfig) -> ScheduleConfig:
@@ -198,6 +219,6 @@ def _resolve_schedule(schedule: ScheduleConfig, model: ModelConfig) -> ScheduleC
     return msgspec.structs.replace(schedule, shared_attention=shares, overlap=overlap)
 
 
-def _choose(name: str, value: str | int, reason: str) -> str | int:
+def _choose(name: str, value: Chosen, reason: str) -> Chosen:
     logger.info("%s: %s (%s)", name, value, reason)
     return value

@@ -45,7 +45,14 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_tokens: Annotated[
         int, Doc(description="KV pool size in tokens; 0 takes memory_share of free memory")
     ] = 0
-    memory_share: Annotated[float, Doc(description="share of free memory for the KV pool")] = 0.5
+    kv_dtype: Annotated[
+        Literal["model", "fp8_e4m3"],
+        Doc(description="type of the KV pool's numbers: the model's, or one byte each"),
+    ] = "model"
+    memory_share: Annotated[
+        float,
+        Doc(description="share of free memory for the KV pool; 0: 0.9 of a GPU's, 0.5 of a host's"),
+    ] = 0.0
     prefix_cache: Annotated[bool, Doc(description="share prefixes between requests")] = True
     audit: Annotated[bool, Doc(description="check the cache's invariants after every call")] = False
     warm: Annotated[

@@ -107,6 +107,10 @@ class DeviceExecutor:
         self._ids_cpu = [device.pinned(4 * slots).view(torch.int32) for _ in range(RESULTS)]
         self._steps = 0
 
+    @property
+    def shares_prefixes(self) -> bool:
+        return self._attention.shares_prefixes
+
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> DeviceStep:
         """Queue the step up to its hidden states. Raises ValueError for what it cannot,

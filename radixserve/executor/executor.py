@@ -40,6 +40,10 @@ class Executor:
         self._sampling = sampling
         self._inputs = InputBuilder(max_slots, device)
 
+    @property
+    def shares_prefixes(self) -> bool:
+        return self._attention.shares_prefixes
+
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> Step:
         """Open and close slots, copy pages, run the model. Raises ValueError for what it cannot."""

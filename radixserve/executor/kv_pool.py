@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from radixserve.attention.base import AttentionShape
+from radixserve.attention.terms import bits
 from radixserve.plan import CopyOrder
 
 
@@ -37,7 +38,7 @@ class KvPool:
             return
         source, destination = self._token_slots(orders)
         for cache in (*self.k, *self.v):
-            flat = cache.view(-1, *cache.shape[2:])
+            flat = bits(cache).view(-1, *cache.shape[2:])
             flat.index_copy_(0, destination, flat.index_select(0, source))
 
     @property
@@ -63,5 +64,5 @@ def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> t
 
 
 def bytes_per_token(shape: AttentionShape, dtype: torch.dtype) -> int:
-    """bf16, 30 layers, 3 heads of 64: 2 * 30 * 3 * 64 * 2 = 23,040 bytes."""
+    """dtype: of the cache. bf16, 30 layers, 3 heads of 64: 2 * 30 * 3 * 64 * 2 = 23,040 bytes."""
     return 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * dtype.itemsize

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 import torch
 
 from radixserve.attention import select
+from radixserve.attention.base import NO_TENSORS, AttentionBackend
+from radixserve.attention.terms import FP8
 from radixserve.config.schema import Config
 from radixserve.errors import ConfigError
 from radixserve.executor import memory
@@ -21,7 +24,7 @@ from radixserve.executor.kv_pool import KvPool, bytes_per_token
 from radixserve.kernels.cpu import library
 from radixserve.kernels.cpu.library import Library
 from radixserve.log import logger
-from radixserve.models.decoder import attention_shape
+from radixserve.models.decoder import Decoder, attention_shape
 from radixserve.models.registry import Model, load_model
 from radixserve.models.spec import ModelSpec, read_spec
 from radixserve.plan import PageId
@@ -38,6 +41,7 @@ class LoadedExecutor:
     context_len: int
     columns: int  # of the logits
     dtype: str
+    shares_prefixes: bool = True  # plans may have groups of rows that share pages
 
 
 def load_executor(config: Config, valid_ids: int) -> LoadedExecutor:
@@ -50,6 +54,7 @@ def load_executor(config: Config, valid_ids: int) -> LoadedExecutor:
     dtype: torch.dtype = getattr(torch, config.model.dtype)
     origin = source.resolve(config.model.model)
     spec = read_spec(origin)
+    config = _attending(config, spec)
     native = _native(config)
     place = torch.device("cpu") if device is None else device.place
     try:
@@ -63,7 +68,14 @@ def load_executor(config: Config, valid_ids: int) -> LoadedExecutor:
         executor, pages = _on_host(config, model, spec, valid_ids, native)
     else:
         executor, pages = on_device(config, model, spec, valid_ids, device)
-    return LoadedExecutor(executor, pages, spec.context_len, spec.vocab_size, config.model.dtype)
+    return LoadedExecutor(
+        executor,
+        pages,
+        spec.context_len,
+        spec.vocab_size,
+        config.model.dtype,
+        shares_prefixes=executor.shares_prefixes,
+    )
 
 
 def _device(config: Config) -> Device | None:
@@ -75,6 +87,32 @@ def _device(config: Config) -> Device | None:
             "--device cpu runs without one"
         )
     return CudaDevice()
+
+
+def _attending(config: Config, spec: ModelSpec) -> Config:
+    """The config with a backend that has what the model's attention needs."""
+    has_terms = any(spec.windows) or spec.softcap or spec.has_sinks
+    if config.model.attention != "native" or not has_terms:
+        return config
+    logger.warning(
+        "attention: cpu and not native, whose kernels have no sliding windows (the model has some)"
+    )
+    model = msgspec.structs.replace(config.model, attention="cpu")
+    return msgspec.structs.replace(config, model=model)
+
+
+def kv_dtype(config: Config, dtype: torch.dtype, place: torch.device) -> torch.dtype:
+    """Of the KV pool. dtype: the model's. A GPU without fp8 keeps its bits, which kernels read."""
+    if config.cache.kv_dtype == "model":
+        return dtype
+    has_fp8 = place.type != "cuda" or torch.cuda.get_device_capability(place) >= (8, 9)
+    return FP8 if has_fp8 else torch.uint8
+
+
+def _attention(config: Config, model: Model, pool: KvPool, place: torch.device) -> AttentionBackend:
+    backend = select.choose(config.model.attention, place)
+    tensors = model.attention_tensors if isinstance(model, Decoder) else NO_TENSORS
+    return backend(attention_shape(model.spec), config.cache.page_size, pool.k, pool.v, tensors)
 
 
 def _native(config: Config) -> Library | None:
@@ -90,17 +128,20 @@ def _native(config: Config) -> Library | None:
 def _on_host(
     config: Config, model: Model, spec: ModelSpec, valid_ids: int, native: Library | None
 ) -> tuple[Executor | DeviceExecutor, int]:
+    if native is not None:
+        # Two pools of threads on the same cores wait for each other: of 32 rows torch's index took
+        # 3 to 5 ms of a step beside the native threads, and 0.13 alone.
+        torch.set_num_threads(1)
     shape, slots = attention_shape(spec), config.schedule.max_running
     place = torch.device("cpu")
     pages = memory.fit_pages(
         config.cache,
-        bytes_per_token(shape, model.dtype),
+        bytes_per_token(shape, kv_dtype(config, model.dtype, place)),
         spec.context_len * slots,
         memory.free_memory(),
     )
     pool = _pool(config, model, spec, pages, place)
-    backend = select.choose(config.model.attention, place)
-    attention = backend(shape, config.cache.page_size, pool.k, pool.v)
+    attention = _attention(config, model, pool, place)
     sampling = SamplingBatch(slots, spec.vocab_size, place, valid_ids, native)
     return Executor(model, pool, attention, sampling, slots, place), pages
 
@@ -125,7 +166,9 @@ def on_device(
     peak = device.peak_memory(full_step)
     left = memory.left_for_pool(device.free_memory(), peak, config.model.cuda_graphs)
     logger.info("memory: a full step takes %d MiB, %d MiB are left", peak >> 20, left >> 20)
-    token_bytes = bytes_per_token(attention_shape(spec), model.dtype)
+    token_bytes = bytes_per_token(
+        attention_shape(spec), kv_dtype(config, model.dtype, device.place)
+    )
     most = spec.context_len * config.schedule.max_running
     pages = memory.fit_pages(config.cache, token_bytes, most, left)
     try:
@@ -148,11 +191,10 @@ def _device_executor(
     profiles: bool = False,
 ) -> DeviceExecutor:
     pool = _pool(config, model, spec, pages + 1, device.place)
-    backend = select.choose(config.model.attention, device.place)
     return DeviceExecutor(
         model,
         pool,
-        backend(attention_shape(spec), config.cache.page_size, pool.k, pool.v),
+        _attention(config, model, pool, device.place),
         SamplingBatch(config.schedule.max_running, spec.vocab_size, device.place, valid_ids),
         device,
         scratch=PageId(pages),
@@ -162,7 +204,8 @@ def _device_executor(
 
 def _pool(config: Config, model: Model, spec: ModelSpec, pages: int, place: torch.device) -> KvPool:
     size = config.cache.page_size
-    pool = KvPool(attention_shape(spec), pages, size, model.dtype, place)
+    dtype = kv_dtype(config, model.dtype, place)
+    pool = KvPool(attention_shape(spec), pages, size, dtype, place)
     logger.info(
         "KV pool: %d tokens in pages of %d, up to %d MiB (--kv-tokens sets it)",
         pages * size,

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import torch
 
+from radixserve.attention.terms import bits
 from radixserve.executor.kv_pool import KvPool
 from radixserve.kernels import reference
 from radixserve.sampling.device import DrawTensors, draw_sorted
@@ -37,7 +38,7 @@ class TorchOperations:
 
     def copy_pages(self, pool: KvPool, orders: torch.Tensor) -> None:
         source, destination, count = orders.view(-1, 3).long().unbind(1)
-        for cache in (*pool.k, *pool.v):
+        for cache in map(bits, (*pool.k, *pool.v)):
             is_copied = torch.arange(cache.shape[1], device=cache.device) < count[:, None]
             kept = torch.where(is_copied[:, :, None, None], cache[source], cache[destination])
             cache[destination] = kept

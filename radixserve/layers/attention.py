@@ -53,6 +53,12 @@ class Attention:
         self.output = Linear(
             q_size, (hidden_size,), has_bias=options.has_output_bias, dtype=dtype, device=device
         )
+        # Not torch.empty: a checkpoint has scales only if it was made for an fp8 cache.
+        ones = torch.ones(shape.num_kv_heads, device=device)
+        self.kv_scales = (ones, ones.clone())
+        self.sinks: torch.Tensor | None = None
+        if shape.has_sinks:
+            self.sinks = torch.empty(shape.num_qo_heads, dtype=dtype, device=device)
         self.q_norm = self.k_norm = None
         if options.qk_norm_eps is not None:
             self.q_norm = RmsNorm(shape.head_dim, options.qk_norm_eps, dtype=dtype, device=device)
@@ -92,4 +98,6 @@ class Attention:
         if self.q_norm is not None and self.k_norm is not None:
             views[f"{prefix}.q_norm.weight"] = self.q_norm.weight
             views[f"{prefix}.k_norm.weight"] = self.k_norm.weight
+        if self.sinks is not None:
+            views[f"{prefix}.sinks"] = self.sinks
         return views

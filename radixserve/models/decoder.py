@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from radixserve.attention.base import AttentionShape
+from radixserve.attention.base import AttentionShape, AttentionTensors
 from radixserve.layers.activation import silu_mul
 from radixserve.layers.attention import Attention, AttentionOptions
 from radixserve.layers.context import ForwardContext
@@ -27,6 +27,9 @@ def attention_shape(spec: ModelSpec) -> AttentionShape:
         num_kv_heads=spec.num_kv_heads,
         head_dim=spec.head_dim,
         scale=spec.head_dim**-0.5,
+        windows=spec.windows,
+        softcap=spec.softcap,
+        has_sinks=spec.has_sinks,
     )
 
 
@@ -180,6 +183,15 @@ class Decoder:
         for layer_id, layer in enumerate(self.layers):
             views |= layer.views(f"model.layers.{layer_id}")
         return views | {"model.norm.weight": self.norm.weight}
+
+    @property
+    def attention_tensors(self) -> AttentionTensors:
+        """What of the parameters attention reads."""
+        layers = [layer.attention for layer in self.layers]
+        return AttentionTensors(
+            sinks=tuple(layer.sinks for layer in layers if layer.sinks is not None),
+            kv_scales=tuple(layer.kv_scales for layer in layers),
+        )
 
     @property
     def num_bytes(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -44,7 +45,8 @@ class ModelSpec:
     """vocab_size: rows of the embedding, which may exceed the tokenizer's ids.
 
     is_tied: the output head is the embedding; None when the source does not say, and then the
-    presence of a head among the weights decides. has_attention_bias: on q, k and v.
+    presence of a head among the weights decides. has_attention_bias: on q, k and v. windows,
+    softcap, has_sinks: as in attention.base.AttentionShape; no family read here has the last two.
     """
 
     architecture: Architecture
@@ -63,6 +65,9 @@ class ModelSpec:
     has_output_bias: bool = False
     has_mlp_bias: bool = False
     has_qk_norm: bool = False
+    windows: tuple[int, ...] = ()
+    softcap: float = 0.0
+    has_sinks: bool = False
     eos_ids: tuple[int, ...] = ()
     bos_id: int | None = None
 
@@ -86,16 +91,28 @@ class _Family:
     has_output_bias: bool | None = None
     has_qk_norm: bool = False
     takes_mlp_bias: bool = False
-    sliding_window: int | None = None
+    window_key: Literal["", "sliding_window", "use_sliding_window"] = ""  # what switches windows on
 
 
 _FAMILIES: dict[Architecture, _Family] = {
     "LlamaForCausalLM": _Family(2048, None, takes_mlp_bias=True),
     "MistralForCausalLM": _Family(
-        131072, 8, has_attention_bias=False, has_output_bias=False, sliding_window=4096
+        131072,
+        8,
+        has_attention_bias=False,
+        has_output_bias=False,
+        window_key="sliding_window",
     ),
-    "Qwen2ForCausalLM": _Family(32768, 32, has_attention_bias=True, has_output_bias=False),
-    "Qwen3ForCausalLM": _Family(32768, 32, head_dim=128, has_qk_norm=True),
+    "Qwen2ForCausalLM": _Family(
+        32768,
+        32,
+        has_attention_bias=True,
+        has_output_bias=False,
+        window_key="use_sliding_window",
+    ),
+    "Qwen3ForCausalLM": _Family(
+        32768, 32, head_dim=128, has_qk_norm=True, window_key="use_sliding_window"
+    ),
 }
 _GGUF_ARCHITECTURES: dict[str, Architecture] = {
     "llama": "LlamaForCausalLM",
@@ -108,7 +125,7 @@ def read_spec(source: ModelSource) -> ModelSpec:
     """The facts of the model at `source`.
 
     Raises ModelLoadError naming the file and the key when a setting is missing, wrong, or one that
-    the decoder cannot honour (architecture, rope type, sliding window, activation, quantisation).
+    the decoder cannot honour (architecture, rope type, layer types, activation, quantisation).
     """
     try:
         if source.kind == "gguf":
@@ -127,7 +144,8 @@ def _from_folder(folder: pathlib.Path) -> ModelSpec:
     architecture = _architecture(config)
     family = _FAMILIES[architecture]
     context_len = int(config.get("max_position_embeddings") or family.context_len)
-    _refuse_unsupported(config, family, context_len)
+    _refuse_unsupported(config)
+    layers = int(config["num_hidden_layers"])
     heads = int(config["num_attention_heads"])
     hidden_size = int(config["hidden_size"])
     bias = bool(config.get("attention_bias", False))
@@ -137,7 +155,7 @@ def _from_folder(folder: pathlib.Path) -> ModelSpec:
         vocab_size=int(config["vocab_size"]),
         hidden_size=hidden_size,
         intermediate_size=int(config["intermediate_size"]),
-        num_layers=int(config["num_hidden_layers"]),
+        num_layers=layers,
         num_qo_heads=heads,
         num_kv_heads=int(config.get("num_key_value_heads", family.num_kv_heads) or heads),
         head_dim=int(config.get("head_dim") or family.head_dim or hidden_size // heads),
@@ -149,6 +167,7 @@ def _from_folder(folder: pathlib.Path) -> ModelSpec:
         has_output_bias=bias if family.has_output_bias is None else family.has_output_bias,
         has_mlp_bias=family.takes_mlp_bias and bool(config.get("mlp_bias", False)),
         has_qk_norm=family.has_qk_norm,
+        windows=_windows(config, family, layers, context_len),
         eos_ids=_union(config.get("eos_token_id"), generation.get("eos_token_id")),
         bos_id=bos_ids[0] if bos_ids else None,
     )
@@ -162,21 +181,53 @@ def _architecture(config: dict[str, Any]) -> Architecture:
     raise ValueError(f"architecture {named[0]} is not supported ({', '.join(_FAMILIES)} are)")
 
 
-def _refuse_unsupported(config: dict[str, Any], family: _Family, context_len: int) -> None:
+def _refuse_unsupported(config: dict[str, Any]) -> None:
     activation = config.get("hidden_act", "silu")
     if activation not in ("silu", "swish"):
         raise ValueError(f"hidden_act {activation!r} is not supported (only silu)")
     if method := config.get("quantization_config"):
         name = method.get("quant_method", "unnamed")
         raise ValueError(f"quantization_config ({name}) is not supported")
-    window = config.get("sliding_window", family.sliding_window)
-    if family.sliding_window and window is not None and window < context_len:
-        raise ValueError(f"sliding_window {window} is not supported (context {context_len})")
-    if config.get("use_sliding_window"):
-        raise ValueError(f"use_sliding_window true ({window}) is not supported")
-    other_layers = set(config.get("layer_types") or ()) - {"full_attention"}
-    if other_layers:
-        raise ValueError(f"layer_types {', '.join(sorted(other_layers))} are not supported")
+
+
+_WINDOW = 4096  # where the key is absent
+_FULL_LAYERS = 28
+_LAYER_TYPES = {"full_attention": False, "sliding_attention": True}
+
+
+def _windows(
+    config: dict[str, Any], family: _Family, layers: int, context_len: int
+) -> tuple[int, ...]:
+    """Of each layer, as transformers reads the keys; empty where none is below context_len."""
+    types = list(config.get("layer_types") or ())
+    if others := set(types) - set(_LAYER_TYPES):
+        raise ValueError(f"layer_types {', '.join(sorted(others))} are not supported")
+    if types and len(types) != layers:
+        raise ValueError(f"layer_types of {len(types)} layers, num_hidden_layers is {layers}")
+    is_sliding = [_LAYER_TYPES[kind] for kind in types]
+    window = config.get("sliding_window", _WINDOW)
+    if family.window_key == "sliding_window":
+        if any(is_sliding) and not all(is_sliding):
+            raise ValueError("layer_types sliding_attention beside full_attention in this family")
+        is_sliding = [True] * layers
+    elif family.window_key and config.get("use_sliding_window"):
+        if not types:
+            first = int(config.get("max_window_layers", _FULL_LAYERS))
+            is_sliding = [layer >= first for layer in range(layers)]
+    elif any(is_sliding) or config.get("use_sliding_window"):
+        named = "layer_types sliding_attention" if any(is_sliding) else "use_sliding_window true"
+        raise ValueError(f"{named} is not supported in this family without a window of its own")
+    return _below(window, is_sliding, context_len)
+
+
+def _below(window: Any, is_sliding: Sequence[bool], context_len: int) -> tuple[int, ...]:
+    if window is None or not any(is_sliding):
+        return ()
+    if int(window) < 1:
+        raise ValueError(f"sliding_window {window} must be 1 or more")
+    if int(window) >= context_len:
+        return ()
+    return tuple(int(window) if sliding else 0 for sliding in is_sliding)
 
 
 def _rope(config: dict[str, Any], context_len: int) -> RopeSpec:
@@ -225,8 +276,11 @@ def _from_gguf(file: GgufFile) -> ModelSpec:
     heads = int(data["attention.head_count"])
     hidden_size = int(data["embedding_length"])
     head_dim = int(data.get("attention.key_length", hidden_size // heads))
-    context_len = int(data["context_length"])
-    _refuse_unsupported_gguf(data, head_dim, context_len)
+    context_len, layers = int(data["context_length"]), int(data["block_count"])
+    _refuse_unsupported_gguf(data, head_dim)
+    window = data.get("attention.sliding_window") or None
+    if window and prefix != "llama" and window < context_len:
+        raise ValueError(f"attention.sliding_window {window}: which layers have it is not known")
     token_keys = ("eos_token_id", "eot_token_id", "eom_token_id")
     ends = [file.metadata.get(f"tokenizer.ggml.{key}") for key in token_keys]
     return ModelSpec(
@@ -234,7 +288,7 @@ def _from_gguf(file: GgufFile) -> ModelSpec:
         vocab_size=file.tensors["token_embd.weight"].shape[0],
         hidden_size=hidden_size,
         intermediate_size=int(data["feed_forward_length"]),
-        num_layers=int(data["block_count"]),
+        num_layers=layers,
         num_qo_heads=heads,
         num_kv_heads=int(data.get("attention.head_count_kv", heads)),
         head_dim=head_dim,
@@ -246,17 +300,15 @@ def _from_gguf(file: GgufFile) -> ModelSpec:
         has_output_bias="blk.0.attn_output.bias" in file.tensors,
         has_mlp_bias="blk.0.ffn_gate.bias" in file.tensors,
         has_qk_norm="blk.0.attn_q_norm.weight" in file.tensors,
+        windows=_below(window, [True] * layers, context_len),
         eos_ids=_union(*ends),
         bos_id=file.metadata.get("tokenizer.ggml.bos_token_id"),
     )
 
 
-def _refuse_unsupported_gguf(data: dict[str, Any], head_dim: int, context_len: int) -> None:
+def _refuse_unsupported_gguf(data: dict[str, Any], head_dim: int) -> None:
     if experts := data.get("expert_count"):
         raise ValueError(f"expert_count {experts} is not supported (mixture of experts)")
-    window = data.get("attention.sliding_window")
-    if window and window < context_len:
-        raise ValueError(f"sliding_window {window} is not supported (context {context_len})")
     rotated = data.get("rope.dimension_count", head_dim)
     if rotated != head_dim:
         raise ValueError(f"rope.dimension_count {rotated} is not supported (not {head_dim})")

@@ -80,10 +80,13 @@ def head_is_tied(checkpoint: Checkpoint, declared: bool | None) -> bool:
     return False
 
 
-def fill(checkpoint: Checkpoint, views: dict[str, torch.Tensor]) -> None:
+def fill(
+    checkpoint: Checkpoint, views: dict[str, torch.Tensor], elsewhere: Collection[str] = ()
+) -> None:
     """Copy every tensor of `checkpoint` into the view of its name, casting to the view's dtype.
 
-    Tensors without a view are named in a warning (a copy of a tied head is not). Raises
+    Tensors without a view are named in a warning, but for those that are read elsewhere (and a
+    copy of a tied head). Raises
     ModelLoadError naming every view that got no tensor, or the tensor whose shape or dtype does
     not fit.
     """
@@ -94,7 +97,7 @@ def fill(checkpoint: Checkpoint, views: dict[str, torch.Tensor]) -> None:
     for name, tensor in checkpoint.tensors():
         if name in views:
             _copy(name, tensor, views[name])
-        elif name != _HEAD and not _DERIVED.fullmatch(name):
+        elif name != _HEAD and name not in elsewhere and not _DERIVED.fullmatch(name):
             unused.append(name)
     if unused:
         logger.warning("tensors that the model has no use for: %s", ", ".join(unused))

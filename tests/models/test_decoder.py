@@ -24,6 +24,19 @@ CASES = {
     "llama without GQA": ("llama", {"num_key_value_heads": 4}),
     "mistral": ("mistral", {}),
     "mistral, window as long as the context": ("mistral", {"sliding_window": 2048}),
+    "mistral, window below the prompt": ("mistral", {"sliding_window": 7}),
+    "qwen2, windows from a layer on": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1},
+    ),
+    "qwen3, windows in some layers": (
+        "qwen3",
+        {
+            "use_sliding_window": True,
+            "sliding_window": 5,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
     "qwen2": ("qwen2", {}),
     "qwen2 tied": ("qwen2", {"tied": True}),
     "qwen3": ("qwen3", {}),

@@ -170,7 +170,6 @@ def test_metadata_of_every_type(tmp_path):
 
 REFUSED = {
     "rope scaling": ({"rope.scaling.type": "yarn"}, "'yarn'"),
-    "sliding window": ({"attention.sliding_window": 512}, "sliding_window 512"),
     "experts": ({"expert_count": 8}, "expert_count 8"),
     "partial rotary": ({"rope.dimension_count": 8}, r"rope\.dimension_count 8"),
     "unlike head sizes": ({"attention.value_length": 8}, r"attention\.value_length"),

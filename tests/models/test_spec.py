@@ -91,29 +91,30 @@ REFUSED = {
     "partial rotary": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
     "activation": ({"hidden_act": "gelu"}, "'gelu'"),
     "quantised": ({"quantization_config": {"quant_method": "gptq"}}, "gptq"),
-    "mistral's window": (
-        {"architectures": ["MistralForCausalLM"], "sliding_window": 1024},
-        "sliding_window 1024",
+    "a window of nothing": (
+        {"architectures": ["MistralForCausalLM"], "sliding_window": 0},
+        "sliding_window 0",
     ),
-    "mistral's window when the key is absent": (
-        {"architectures": ["MistralForCausalLM"], "max_position_embeddings": 8192},
-        "sliding_window 4096",
-    ),
-    "qwen2's window": (
+    "mistral with mixed layers": (
         {
-            "architectures": ["Qwen2ForCausalLM"],
-            "use_sliding_window": True,
-            "sliding_window": 512,
-        },
-        "use_sliding_window true \\(512\\)",
-    ),
-    "layer types": (
-        {
-            "architectures": ["Qwen3ForCausalLM"],
-            "layer_types": ["full_attention", "sliding_attention"],
+            "architectures": ["MistralForCausalLM"],
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
         },
         "sliding_attention",
     ),
+    "layer types without a window": (
+        {
+            "architectures": ["Qwen3ForCausalLM"],
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+        },
+        "layer_types sliding_attention is not",
+    ),
+    "layer types of other layers": (
+        {"architectures": ["Qwen3ForCausalLM"], "layer_types": ["full_attention"]},
+        "layer_types of 1 layers, num_hidden_layers is 3",
+    ),
+    "other layer types": ({"layer_types": ["chunked_attention"] * 3}, "chunked_attention"),
+    "llama's window": ({"use_sliding_window": True}, "use_sliding_window true"),
     "missing key": ({"hidden_size": ABSENT}, "'hidden_size' is missing"),
     "wrong value": ({"hidden_size": "wide"}, "'wide'"),
     "uneven heads": ({"num_key_value_heads": 3}, "4 query heads cannot share 3 KV heads"),
@@ -127,6 +128,34 @@ def test_refused_by_name(folder, changes, named):
     with pytest.raises(ModelLoadError, match=named) as caught:
         spec_of(folder)
     assert str(folder) in str(caught.value)
+
+
+MISTRAL = {"architectures": ["MistralForCausalLM"]}
+QWEN = {"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True}
+
+
+@pytest.mark.parametrize(
+    ("changes", "windows"),
+    [
+        (MISTRAL | {"sliding_window": 1024}, (1024,) * 3),
+        (MISTRAL | {"max_position_embeddings": 8192}, (4096,) * 3),
+        (QWEN | {"sliding_window": 512}, ()),  # from layer 28 on
+        (QWEN | {"sliding_window": 512, "max_window_layers": 1}, (0, 512, 512)),
+        (
+            QWEN
+            | {
+                "sliding_window": 8,
+                "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+            },
+            (8, 0, 0),
+        ),
+        (QWEN | {"sliding_window": 2048, "max_window_layers": 0}, ()),
+        (QWEN | {"sliding_window": None, "max_window_layers": 0}, ()),
+    ],
+)
+def test_windows_of_layers(folder, changes, windows):
+    edit_config(folder, **changes)
+    assert spec_of(folder).windows == windows
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_what_was_asked_for_is_kept():
     resolved = resolve(asked, SERVER)
     assert (resolved.model.dtype, resolved.model.attention) == ("float32", "reference")
     assert (resolved.model.threads, resolved.model.served_name) == (3, "mine")
-    assert resolved.cache == asked.cache
+    assert resolved.cache == msgspec.structs.replace(asked.cache, memory_share=0.5)
     assert (resolved.schedule, resolved.text, resolved.http) == (
         msgspec.structs.replace(asked.schedule, overlap="off"),
         asked.text,
@@ -92,6 +92,7 @@ def test_each_choice_is_logged_with_its_reason(monkeypatch):
         "dtype: bfloat16 (the CPU has amx_bf16)",
         "attention: cpu (no native kernels: no compiler at install, or RADIXSERVE_ISA=off)",
         "threads: 32 (physical cores that may be used)",
+        "memory_share: 0.5 (the device is cpu)",
         "kv_tokens: 96 (100 rounded down to pages of 16)",
         "overlap: off (the device is cpu)",
     ]
@@ -141,7 +142,7 @@ def test_numbers_out_of_bounds_are_refused_by_flag(setting):
         ({"kv_tokens": 15}, "--kv-tokens 15 .*--page-size 16"),
         ({"chunk": 15}, "--chunk 15 .*--page-size 16"),
         ({"page_size": 256, "chunk": 255}, "--chunk 255"),
-        ({"memory_share": 0.0}, "--memory-share"),
+        ({"memory_share": -0.1}, "--memory-share"),
         ({"memory_share": 0.96}, "--memory-share"),
         ({"port": 65536}, "--port"),
         ({"model": ""}, "--model must not be empty"),

@@ -335,8 +335,9 @@ def test_the_pool_gets_what_a_step_leaves() -> None:
 @pytest.mark.parametrize("free", [2**22, 2**23])
 def test_pages_follow_free_memory(model: Decoder, free: int) -> None:
     config = configure(
-        max_running=4, token_budget=32, attention="reference", threads=1, page_size=4, device="cpu"
-    )
+        max_running=4, token_budget=32, attention="reference", threads=1, page_size=4,
+        device="cpu", memory_share=0.5,
+    )  # fmt: skip
     with reading():
         executor, pages = on_device(config, model, model.spec, VOCAB, FakeDevice(free))
     shape = attention_shape(model.spec)
