@@ -16,6 +16,7 @@ import numpy as np
 
 from radixserve.cache.allocator import PageAllocator
 from radixserve.cache.audit import audit
+from radixserve.cache.bookmark import Bookmark
 from radixserve.cache.explain import explain, listing
 from radixserve.cache.lease import CopySources, Lease
 from radixserve.cache.match import Match
@@ -99,6 +100,10 @@ class PrefixCache:
         _, _, depth, _, extra = self._tree.match(root, key, 0, cap)
         return depth * self.page_size + extra
 
+    def look(self, bookmark: Bookmark) -> int:
+        """Like peek; a later look costs no more than what has come to the match since."""
+        return bookmark.look(self._tree) if self._is_enabled else 0
+
     def acquire(
         self, namespace: str, key: bytes, *, limit: int | None = None, reserve_pages: int = 0
     ) -> Lease | None:
@@ -175,8 +180,7 @@ class PrefixCache:
             lease.pages = table = np.empty(len(had) + more, INT32)
             table[: len(had)] = had
             self._take(table, len(had))
-        if self._is_audited:
-            self.audit()
+        self._check()
         return True
 
     def commit(self, lease: Lease, key: bytes, length: int, written: int) -> None:
@@ -213,8 +217,7 @@ class PrefixCache:
         lease.tail = None
         lease.pages = NO_PAGES
         self._leases.discard(lease)
-        if self._is_audited:
-            self.audit()
+        self._check()
 
     def keep_warm(self, lease: Lease) -> bool:
         """From now on, drop the whole pages that the lease has published after all else.

@@ -27,14 +27,14 @@ class RequestPages:
 
     def matched(self, request: Request) -> int:
         """Tokens that the cache has of it now."""
-        message = request.message
-        return self._cache.peek(message.namespace, request.key, request.match_limit)
+        return self._cache.look(request.bookmark)
 
     def expect(self, request: Request) -> None:
         """It has come: what is kept for its program is kept on."""
         owner = owner_of(request.message)
         if owner is not None:
             self._cache.retention.renew(owner)
+        self.matched(request)  # while its prompt is in the processor's cache
 
     def take(self, request: Request, running: Iterable[Request]) -> bool:
         """Pages for every known token, leaving what the running requests will still need."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from radixserve.cache.bookmark import Bookmark
 from radixserve.guide import Guide
 from radixserve.plan import Float64, Int32, SlotId
 from radixserve.scheduler.finish import Ending, FinishCheck
@@ -41,6 +42,7 @@ class Request:
         "after_prefill",
         "arrival",
         "arrived_at",
+        "bookmark",
         "cache_report",
         "cached_tokens",
         "check",
@@ -93,7 +95,7 @@ class Request:
         self.forced = 0  # output tokens that were not sampled
         self.opening_len = 0  # of those, the ones before the first sampled token
         self.told = 0  # output tokens that the executor knows of
-        self.key = message.prompt  # of every known token, made anew when the request is admitted
+        self.key = message.prompt  # of every known token when the request was queued
         self.prefill_len = self.prompt_len  # tokens to compute before the first decode row
         self.phase = Phase.WAITING
         self.lease: Lease | None = None
@@ -110,6 +112,12 @@ class Request:
         self.level = 0
         self.pooled: Float64 | None = None  # sum of the hidden states told so far
         self.failures = 0
+        self.bookmark = Bookmark(message.namespace, self.key, self.match_limit)
+
+    def queue(self) -> None:
+        """It waits, with all that is known of it."""
+        self.key = self.tokens().tobytes()
+        self.bookmark = Bookmark(self.message.namespace, self.key, self.match_limit)
 
     def note_admission(self) -> None:
         """Keep how long it waited; the first time counts, not those after a retraction."""

@@ -345,7 +345,7 @@ class Scheduler:
             return []
         events = self._advance(request, found, None)
         request.opening_len = len(request.output)
-        request.key = request.tokens().tobytes()
+        request.queue()
         return events
 
     def _advance(
@@ -374,7 +374,7 @@ class Scheduler:
         self._leave(request)
         request.phase = Phase.WAITING
         request.computed = 0
-        request.key = request.tokens().tobytes()
+        request.queue()
         self._waiting.put_back(request)
 
     def _leave(self, request: Request) -> None:

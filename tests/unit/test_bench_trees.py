@@ -60,7 +60,7 @@ def test_a_scenario_runs(scenario, metrics: set[str]):
 
 
 def test_ordering_takes_time():
-    assert cache.ordering(100) > 0
+    assert min(cache.ordering(100).values()) > 0
 
 
 def test_the_report_compares_round_by_round(capsys: pytest.CaptureFixture[str]):

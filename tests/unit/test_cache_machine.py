@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from radixserve.cache.prefix import PrefixCache
 from tests.cache_driver import ids
@@ -47,6 +47,7 @@ class World(RuleBasedStateMachine):
         self.in_flight: list[Step] = []
         self.published = Published(self.page_size)
         self.evicted = 0
+        self.waiting: deque[tuple[Bookmark, int | None]] = deque(maxlen=4)
 
     def forget_dropped(self) -> None:
         """Start again from what the tree holds, after something was dropped from it."""
@@ -78,6 +79,12 @@ class World(RuleBasedStateMachine):
         if self.cache.evicted_tokens != self.evicted:
             self.evicted = self.cache.evicted_tokens
             self.forget_dropped()
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Looking on from where a look has ended finds what looking from the root does."""
+        for mark, limit in self.waiting:
+            assert self.cache.look(mark) == self.cache.peek(mark.namespace, mark.key, limit)
 
     # Planning
 
@@ -87,6 +94,7 @@ class World(RuleBasedStateMachine):
         assert number > self.published.step
         self.published.step = number
         self.plan = Step(number)
+        self.look_again()
 
     @rule(overlap=st.booleans(), publish=st.booleans())
     def next_step(self, overlap, publish) -> None:
@@ -118,6 +126,7 @@ class World(RuleBasedStateMachine):
         available = self.cache.available_pages
         peeked = self.cache.peek(namespace, ids(*tokens), limit)
         assert expected.allows(peeked)
+        self.waiting.append((Bookmark(namespace, ids(*tokens), limit), limit))
         lease = self.cache.acquire(namespace, ids(*tokens), limit=limit, reserve_pages=reserve)
         if lease is None:
             assert self.counts() == counts
@@ -365,6 +374,39 @@ class World(RuleBasedStateMachine):
         return among[pick % len(among)]
 
 
+class WorldOfPrograms(World):
+    """What ends is kept for one of three programs, a share of the pool, for some seconds."""
+
+    page_size = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.calls = 0
+        self.cache.keep_for_programs(0.5, 3.0, lambda: self.now)
+
+    def release(self, req: Running) -> None:
+        owner = (req.namespace, f"p{len(req.tokens) % 3}")
+        self.calls += 1
+        self.cache.retention.keep(req.lease, owner, str(self.calls), str(self.calls - 3))
+        self.after_verb()
+        super().release(req)
+
+    @rule(seconds=st.sampled_from([0, 1, 5]), program=st.integers(0, 2))
+    def pass_time(self, seconds, program) -> None:
+        self.now += seconds
+        if not seconds:
+            self.cache.retention.forget(("", f"p{program}"))
+
+    @invariant()
+    def a_bounded_share_is_kept(self) -> None:
+        assert 0 <= self.cache.retention.pages <= PAGES // 2
+
+    def teardown(self) -> None:
+        super().teardown()
+        assert self.cache.retention.pages == len(self.cache.retention) == 0
+
+
 class WorldOfSlots(World):
     page_size = 1
 
@@ -383,5 +425,7 @@ TestPageSize4 = World.TestCase
 TestPageSize4.settings = _SETTINGS
 TestPageSize2 = WorldOfPairs.TestCase
 TestPageSize2.settings = _SETTINGS
+TestPrograms = WorldOfPrograms.TestCase
+TestPrograms.settings = _SETTINGS
 TestPageSize1 = WorldOfSlots.TestCase
 TestPageSize1.settings = _SETTINGS
