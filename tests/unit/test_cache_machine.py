@@ -8,12 +8,15 @@ it was recycled, read before it was written, or written twice shows as a wrong p
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from radixserve.cache.bookmark import Bookmark
 from radixserve.cache.prefix import PrefixCache
 from tests.cache_driver import ids
 from tests.cache_published import Published, Tokens, common
@@ -374,39 +377,6 @@ class World(RuleBasedStateMachine):
         return among[pick % len(among)]
 
 
-class WorldOfPrograms(World):
-    """What ends is kept for one of three programs, a share of the pool, for some seconds."""
-
-    page_size = 2
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 0.0
-        self.calls = 0
-        self.cache.keep_for_programs(0.5, 3.0, lambda: self.now)
-
-    def release(self, req: Running) -> None:
-        owner = (req.namespace, f"p{len(req.tokens) % 3}")
-        self.calls += 1
-        self.cache.retention.keep(req.lease, owner, str(self.calls), str(self.calls - 3))
-        self.after_verb()
-        super().release(req)
-
-    @rule(seconds=st.sampled_from([0, 1, 5]), program=st.integers(0, 2))
-    def pass_time(self, seconds, program) -> None:
-        self.now += seconds
-        if not seconds:
-            self.cache.retention.forget(("", f"p{program}"))
-
-    @invariant()
-    def a_bounded_share_is_kept(self) -> None:
-        assert 0 <= self.cache.retention.pages <= PAGES // 2
-
-    def teardown(self) -> None:
-        super().teardown()
-        assert self.cache.retention.pages == len(self.cache.retention) == 0
-
-
 class WorldOfSlots(World):
     page_size = 1
 
@@ -425,7 +395,5 @@ TestPageSize4 = World.TestCase
 TestPageSize4.settings = _SETTINGS
 TestPageSize2 = WorldOfPairs.TestCase
 TestPageSize2.settings = _SETTINGS
-TestPrograms = WorldOfPrograms.TestCase
-TestPrograms.settings = _SETTINGS
 TestPageSize1 = WorldOfSlots.TestCase
 TestPageSize1.settings = _SETTINGS
