@@ -40,6 +40,7 @@ from radixserve.wire.messages import (
     Finished,
     FromEngine,
     Gauges,
+    ProgramEnd,
     PromptScores,
     Ready,
     Started,
@@ -169,6 +170,12 @@ class Gateway:
         flight = self._clients.get(rid)
         if flight is not None:
             self._ask_to_end(flight, "request")
+
+    def end_program(self, program: str, namespace: str = "") -> None:
+        """The program makes no more calls; what the engine keeps for it may go. Need not be told:
+        it is forgotten in time."""
+        if self.dead is None:
+            self._send([ProgramEnd(program, namespace)])
 
     def abort_all(self) -> None:
         """End every request: this front is about to stop."""

@@ -42,6 +42,7 @@ from radixserve.wire.messages import (
     FromEngine,
     Gauges,
     Generate,
+    ProgramEnd,
     Ready,
     Setup,
     Stats,
@@ -184,6 +185,9 @@ class Loop:
                 return self._scheduler.abort(message.rid)
             case Control():
                 return self._control(message)
+            case ProgramEnd():
+                self._scheduler.end_program((message.namespace, message.id))
+                return ()
             case Setup():
                 raise RadixServeError("Setup came twice")
             case _ as never:

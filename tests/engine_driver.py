@@ -19,6 +19,7 @@ from radixserve.wire.messages import (
     Generate,
     PromptScores,
     Setup,
+    ToEngine,
     TokenOut,
 )
 from radixserve.wire.params import SamplingParams
@@ -97,6 +98,10 @@ class EngineDriver:
         )
         self.channel.down.append(codec.encode([message]))
         return rid
+
+    @staticmethod
+    def encoded(message: ToEngine) -> bytes:
+        return codec.encode([message])
 
     def abort(self, rid: str) -> None:
         self.channel.down.append(codec.encode([Abort(rid)]))

@@ -4,7 +4,7 @@ Owns: the vocabulary of the border. Token ids of a prompt travel as the bytes of
 int32, which is also the key of the radix tree, so nothing converts them again. Must not know:
 sockets, text, tensors.
 
-Down (front to engine): Setup once, then Generate, Abort, Control.
+Down (front to engine): Setup once, then Generate, Abort, Control, ProgramEnd.
 Up (engine to front): Ready once, then Started, PromptScores, TokenOut, Finished, ControlReply,
 Stats (the heartbeat). A request gets exactly one Finished, and nothing after it.
 """
@@ -72,6 +72,14 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
     """End a request; unknown rids are ignored (it may just have finished)."""
 
     rid: str
+
+
+class ProgramEnd(msgspec.Struct, frozen=True, tag="program_end"):
+    """The program `id` of `namespace` makes no more calls: what is known of it and kept for it may
+    go. Whoever cannot tell need not send it; then that happens in time."""
+
+    id: str
+    namespace: str = ""
 
 
 class Control(msgspec.Struct, frozen=True, tag="control"):
@@ -235,5 +243,5 @@ class Stats(msgspec.Struct, frozen=True, tag="stats"):
     gauges: Gauges
 
 
-ToEngine = Setup | Generate | Abort | Control
+ToEngine = Setup | Generate | Abort | Control | ProgramEnd
 FromEngine = Ready | Started | PromptScores | TokenOut | Finished | ControlReply | Stats

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from radixserve.wire.messages import FinishReason
+from radixserve.wire.messages import FinishReason, ProgramEnd, ProgramRef
 from tests.engine_driver import EngineDriver
 from tests.fake_executor import expected
 
@@ -27,7 +27,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @initialize(
         page_size=st.sampled_from([1, 2, 4]),
         pages=st.integers(8, 24),
-        policy=st.sampled_from(["lpm", "fcfs"]),
+        policy=st.sampled_from(["lpm", "fcfs", "program"]),
         overlap=st.booleans(),
         reserve=st.sampled_from([0.0, 0.5]),
         max_running=st.integers(1, 4),
@@ -45,19 +45,44 @@ class SchedulerMachine(RuleBasedStateMachine):
             token_budget=self.budget,
             chunk=2 * page_size,
             max_overtakes=3,
+            program_overtakes=3,
+            max_programs=2,
         )
+        self.driver.cache.keep_for_programs(0.4 if policy == "program" else 0.0, 5.0, self.seconds)
+        self.calls = 0
         self.prompts: dict[str, list[int]] = {}
         self.wanted: dict[str, int] = {}
         self.failures = 0
+        self.now = 0.0
 
-    @rule(prompt=tokens, max_new=st.integers(0, 9), priority=st.integers(0, 1))
-    def submit(self, prompt, max_new, priority) -> None:
-        rid = self.driver.submit(prompt, max_new=max_new, priority=priority)
+    def seconds(self) -> float:
+        return self.now
+
+    def reference(self, program: str, parent: str) -> ProgramRef | None:
+        """The next call of a program; None for a call of none."""
+        self.calls += 1
+        return ProgramRef(program, str(self.calls), parent) if program else None
+
+    @rule(
+        prompt=tokens,
+        max_new=st.integers(0, 9),
+        priority=st.integers(0, 1),
+        program=st.sampled_from(["", "p", "q", "r", "s"]),
+    )
+    def submit(self, prompt, max_new, priority, program) -> None:
+        ref = self.reference(program, "")
+        rid = self.driver.submit(prompt, max_new=max_new, priority=priority, program=ref)
         self.prompts[rid], self.wanted[rid] = prompt, max_new
 
     @precondition(lambda self: self.prompts)
-    @rule(data=st.data(), more=tokens, max_new=st.integers(0, 9), limit=st.booleans())
-    def extend(self, data, more, max_new, limit) -> None:
+    @rule(
+        data=st.data(),
+        more=tokens,
+        max_new=st.integers(0, 9),
+        limit=st.booleans(),
+        program=st.sampled_from(["", "p", "q", "r", "s"]),
+    )
+    def extend(self, data, more, max_new, limit, program) -> None:
         """A prompt that begins like another one's prompt and output, perhaps with scores."""
         base = data.draw(st.sampled_from(sorted(self.prompts)))
         prompt = (self.prompts[base] + self.driver.output(base) + more)[:40]
@@ -67,7 +92,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                 "prompt_logprobs": 0,
                 "prompt_logprobs_start": data.draw(st.integers(1, len(prompt))),
             }
-        rid = self.driver.submit(prompt, max_new=max_new, **fields)
+        ref = self.reference(program, str(data.draw(st.integers(0, self.calls))))
+        rid = self.driver.submit(prompt, max_new=max_new, program=ref, **fields)
         self.prompts[rid], self.wanted[rid] = prompt, max_new
 
     @precondition(lambda self: self.prompts)
@@ -86,6 +112,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.driver.executor.fail_next = where
         self.driver.turn()
 
+    @rule(seconds=st.sampled_from([1.0, 10.0]), program=st.sampled_from("pqrs"))
+    def time_passes_or_a_program_ends(self, seconds, program) -> None:
+        self.now += seconds
+        if seconds == 1.0:
+            self.driver.channel.down.append(self.driver.encoded(ProgramEnd(program)))
+
     @rule()
     def flush(self) -> None:
         self.driver.cache.flush()
@@ -95,6 +127,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         if hasattr(self, "driver"):
             for plan in self.driver.executor.steps[-5:]:
                 assert plan.tokens <= self.budget
+
+    @invariant()
+    def what_is_kept_is_bounded(self) -> None:
+        if hasattr(self, "driver"):
+            retention = self.driver.cache.retention
+            assert 0 <= retention.pages <= retention.limit
 
     def teardown(self) -> None:
         if not hasattr(self, "driver"):
@@ -112,7 +150,10 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert self.failures or end.code == "context_length_exceeded"
             else:
                 assert end.reason is FinishReason.ABORT
+        programs = self.driver.scheduler._waiting.programs
+        assert programs is None or len(programs) <= 2
         self.driver.no_leak()
+        assert self.driver.cache.retention.pages == 0
 
 
 TestScheduler = SchedulerMachine.TestCase
