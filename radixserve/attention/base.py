@@ -93,7 +93,8 @@ class StagedBackend(Protocol):
     """
 
     def prepare(self, inputs: AttentionInputs) -> tuple[Hashable, list[Int32]]:
-        """The step's form and arrays. A pure decode step has four, the last of any length."""
+        """The step's form and arrays. How many there are is the form's, and where every row has
+        one token the lengths are few but for the last array's, the page_indices."""
 
     def bind(self, form: Hashable, arrays: Sequence[torch.Tensor]) -> None:
         """Take prepare's arrays, on the device as int32: run() reads them."""

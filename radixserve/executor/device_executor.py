@@ -22,9 +22,10 @@ import torch
 
 from radixserve.attention.base import AttentionBackend, AttentionInputs
 from radixserve.errors import RadixServeError
-from radixserve.executor.device import Device, Event
+from radixserve.executor.device import Device, Event, Graph
 from radixserve.executor.graphs import (
     GraphStore,
+    array_room,
     graph_sizes,
     is_pure_decode,
     padded,
@@ -101,9 +102,8 @@ class DeviceExecutor:
         self._staging = Staging(device)
         self._masks = Staging(device)
         self.graphs = GraphStore(device, graph_sizes(slots) if uses_graphs else ())
-        if uses_graphs:
-            rows = [(slots + 1) * ROW_BYTES] * (COMMON + 3)
-            self._fixed = Staging(device, [*rows, INDEX_BYTES])
+        self._slots = slots
+        self._fixed: dict[int, Staging] = {}  # by the number of a form's arrays
         self._ids_cpu = [device.pinned(4 * slots).view(torch.int32) for _ in range(RESULTS)]
         self._steps = 0
 
@@ -120,10 +120,8 @@ class DeviceExecutor:
         rows = np.flatnonzero(plan.outputs == Output.SAMPLE).astype(np.int32)
         with naming_memory():
             size = self._graph_size(plan)
-            if size is not None:
-                placed, hidden = self._replay(plan, rows, size)
-            else:
-                placed, hidden = self._eager(plan, rows)
+            ran = None if size is None else self._replay(plan, rows, size)
+            placed, hidden = ran or self._eager(plan, rows)
         return DeviceStep(self, plan, rows, placed, hidden)
 
     # ---- the forward ----
@@ -157,24 +155,39 @@ class DeviceExecutor:
             self._attention.plan(inputs)
         return placed, self._forward(placed, form)
 
-    def _replay(self, plan: StepPlan, rows: Int32, size: int) -> tuple[Placed, torch.Tensor]:
+    def _replay(self, plan: StepPlan, rows: Int32, size: int) -> tuple[Placed, torch.Tensor] | None:
         largest = self.graphs.sizes[-1]
         if self.graphs.is_empty and size != largest:
             self._captured(plan, rows, largest)
-        placed, graph = self._captured(plan, rows, size)
+        found = self._captured(plan, rows, size)
+        if found is None:
+            return None
+        placed, graph = found
         graph.replay()
         return placed, graph.output
 
-    def _captured(self, plan: StepPlan, rows: Int32, size: int) -> tuple[Placed, Any]:
-        """The step's arrays in their places, and the graph that reads them."""
+    def _captured(self, plan: StepPlan, rows: Int32, size: int) -> tuple[Placed, Graph] | None:
+        """The step's arrays in their places, and the graph that reads them; None where graphs.py
+        says that it runs eagerly."""
         staged = self._attention.staged
         assert staged is not None
         form, arrays = staged.prepare(padded_inputs(plan, size, self._scratch))
+        longest = max(len(array) for array in arrays[:-1])
+        if longest > array_room(self._slots) or not self.graphs.has(size, form):
+            return None
         ids, slots = pool_arrays(plan)
         pool = padded(ids, size, 0), padded(slots, size, self._pool.scratch)
         common = self._common(plan, rows, pool, padded(plan.positions, size, 0))
-        placed = place(self._fixed.put([*common, *arrays]))
+        placed = place(self._places(len(arrays)).put([*common, *arrays]))
         return placed, self.graphs.get(size, form, lambda: self._forward(placed, form))
+
+    def _places(self, arrays: int) -> Staging:
+        """Where the steps of forms with so many arrays lie."""
+        if arrays not in self._fixed:
+            common = [(self._slots + 1) * ROW_BYTES] * COMMON
+            attention = [4 * array_room(self._slots)] * (arrays - 1)
+            self._fixed[arrays] = Staging(self._device, [*common, *attention, INDEX_BYTES])
+        return self._fixed[arrays]
 
     def _common(
         self, plan: StepPlan, rows: Int32, pool: tuple[Int32, Int32], positions: Int32

@@ -2,6 +2,11 @@
 
 Owns: the sizes that are captured, the captured graphs, the rows of padding. Must not know: how a
 device captures, models.
+
+A decode step whose rows share prefixes is served like any other: its backend pads the work to few
+sizes, which are part of the form. It runs eagerly where an array of it has more than `array_room`
+numbers (many short groups on few rows), where its page tables are longer than graphs have room for,
+and where MOST_GRAPHS other graphs are there already.
 """
 
 from __future__ import annotations
@@ -25,10 +30,19 @@ def graph_sizes(max_running: int) -> tuple[int, ...]:
     return (*small, *range(16, max_running, 16), max_running)
 
 
+MOST_GRAPHS = 256
+NUMBERS_A_ROW, NUMBERS_MORE = 8, 64
+
+
+def array_room(rows: int) -> int:
+    """Numbers that an array of attention may have in a graph's step of up to so many rows."""
+    return NUMBERS_A_ROW * rows + NUMBERS_MORE
+
+
 def is_pure_decode(plan: StepPlan) -> bool:
     """One token a row, nothing asked but samples, no pages to copy (a prompt may be cached but for
-    its last token) and no group of rows that share pages."""
-    if plan.scores or plan.hidden or plan.shared or plan.copies or not plan.rows:
+    its last token)."""
+    if plan.scores or plan.hidden or plan.copies or not plan.rows:
         return False
     return bool((plan.lengths == 1).all() and (plan.outputs == Output.SAMPLE).all())
 
@@ -52,6 +66,7 @@ def padded_inputs(plan: StepPlan, size: int, scratch: PageId) -> AttentionInputs
         lengths=np.ones(size, np.int32),
         page_indptr=np.concatenate((plan.page_indptr, indptr)).astype(np.int32),
         page_indices=np.concatenate((plan.page_indices, indices)).astype(np.int32),
+        shared=plan.shared,
     )
 
 
@@ -61,8 +76,9 @@ class GraphStore:
     The largest size is captured first: the others then find the memory they need in its pool.
     """
 
-    def __init__(self, device: Device, sizes: tuple[int, ...]) -> None:
+    def __init__(self, device: Device, sizes: tuple[int, ...], most: int = MOST_GRAPHS) -> None:
         self._device = device
+        self._most = most
         self.sizes = sizes
         self._graphs: dict[tuple[int, Hashable], Graph] = {}
 
@@ -76,6 +92,10 @@ class GraphStore:
 
     def __len__(self) -> int:
         return len(self._graphs)
+
+    def has(self, size: int, form: Hashable) -> bool:
+        """Whether get gives a graph: it is there, or there is room for it."""
+        return (size, form) in self._graphs or len(self._graphs) < self._most
 
     def get(self, size: int, form: Hashable, run: Callable[[], torch.Tensor]) -> Graph:
         """The graph, captured from `run` where it is new. run reads tensors that stay in place."""
