@@ -12,8 +12,15 @@ from radixserve.api import faults, openapi
 from radixserve.api.app import create_app
 from radixserve.config.schema import Config
 from radixserve.errors import RequestError
+from tests.api.anthropic_talk import COUNT, HELLO, MESSAGES, TOOLS, body, result, text, use
 from tests.api.scripted import MODEL, ScriptedGateway
 from tests.api.talk import CHAT, COMPLETIONS, ask, hello
+
+CALLED = [
+    *HELLO,
+    {"role": "assistant", "content": [use()]},
+    {"role": "user", "content": [result([text("ok")])]},
+]
 
 
 @pytest.fixture
@@ -76,6 +83,10 @@ def test_it_is_served(gateway, document) -> None:
         ("/generate", "post", {"text": ["a", "b"], "sampling_params": [{}, None]}),
         ("/generate", "post", {"input": [{"text": "a"}, {"choices": ["b", "c"]}]}),
         ("/abort_request", "post", {"rid": "x"}),
+        (MESSAGES, "post", body(system=[text("a")], tools=TOOLS, explain_cache=True)),
+        (MESSAGES, "post", body(thinking={"type": "disabled"}, output_config={"effort": "high"})),
+        (MESSAGES, "post", body(messages=CALLED, tool_choice={"type": "auto"})),
+        (COUNT, "post", {"messages": CALLED, "system": "a"}),
         ("/v1/models", "get", None),
         (f"/v1/models/{MODEL}", "get", None),
         ("/model_info", "get", None),
@@ -109,3 +120,5 @@ def fields(document, asked):
 def test_errors_fit_their_schema(gateway, document) -> None:
     found = ask(gateway, CHAT, {}).json()
     jsonschema.validate(found, document["components"]["schemas"]["Error"])
+    found = ask(gateway, MESSAGES, {}).json()
+    jsonschema.validate(found, document["components"]["schemas"]["AnthropicError"])

@@ -91,6 +91,8 @@ REFUSED_COUNT: dict[str, tuple[Any, ...]] = {
     "workspace_id": (),
     "mcp_servers": ([],),
     "context_management": ({}, {"edits": []}),
+    "compaction": (),
+    "billing_policy": (),
 }
 REFUSED: dict[str, tuple[Any, ...]] = {
     **REFUSED_COUNT,
@@ -98,6 +100,9 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "inference_geo": (),
     "container": (),
     "diagnostics": ({}, {"previous_message_id": None}),
+    "fallbacks": ([],),
+    "fallback_credit_token": (),
+    "thread": (False,),
 }
 
 
