@@ -115,6 +115,8 @@ class Rig:
         self.spec = read_spec(origin)
         self.itemsize: int = dtype.itemsize
         self.model = TimedModel(load_model(origin, self.spec, dtype, device, native))
+        if native is not None:
+            torch.set_num_threads(1)  # as executor.load does
         shape = attention_shape(self.spec)
         self.pages = ceil_div(tokens, PAGE)
         pool = KvPool(shape, self.pages, PAGE, dtype, device)

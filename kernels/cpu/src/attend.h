@@ -37,7 +37,8 @@ static Work work_in(const Attend& a, const AttendItem& item, void* scratch) {
     w.group = static_cast<int32_t>(a.num_qo_heads / a.num_kv_heads);
     w.dim = padded_dim(a.head_dim);
     w.size = state_size(a.head_dim);
-    const int64_t queries = int64_t{item.count} * item.kv_heads * w.group;
+    w.queries = item.count * w.group;
+    const int64_t queries = int64_t{w.queries} * item.kv_heads;
     w.state = static_cast<float*>(scratch);
     w.total = w.state + queries * w.size;
     w.k = reinterpret_cast<uint32_t*>(w.total + queries * w.size);
@@ -52,7 +53,7 @@ static Work work_in(const Attend& a, const AttendItem& item, void* scratch) {
 // The part of the work, and of the item, that is one KV head's.
 static Work head_of(const Work& work, const AttendItem& item, int32_t head) {
     Work w = work;
-    const int64_t before = int64_t{head} * item.count * w.group;
+    const int64_t before = int64_t{head} * w.queries;
     w.state += before * w.size;
     w.total += before * w.size;
     w.q += before * w.q_stride;
@@ -81,7 +82,7 @@ static float* kept_state(const Attend& a, const AttendItem& item, const Work& w,
 
 template <class T>
 static void write_out(const Attend& a, const AttendItem& item, const Work& w) {
-    for (int query = 0; query < item.count * w.group; ++query) {
+    for (int query = 0; query < w.queries; ++query) {
         const int64_t head = item.kv_head * w.group + query % w.group;
         T* out = static_cast<T*>(a.out) + item.tokens[query / w.group] * a.out_stride +
                  head * a.head_dim;
@@ -95,7 +96,7 @@ static void write_out(const Attend& a, const AttendItem& item, const Work& w) {
 static void begin_states(const Attend& a, const AttendItem& item, const Work& w) {
     const int64_t segment = item.t0 / kSegment;
     const size_t bytes = static_cast<size_t>(w.size) * sizeof(float);
-    for (int query = 0; query < item.count * w.group; ++query) {
+    for (int query = 0; query < w.queries; ++query) {
         float* state = w.state + query * w.size;
         float* total = w.total + query * w.size;
         if (item.t0 % kSegment != 0)
@@ -111,7 +112,7 @@ static void begin_states(const Attend& a, const AttendItem& item, const Work& w)
 
 static void end_segment(const Attend& a, const AttendItem& item, const Work& w, int64_t segment) {
     const size_t bytes = static_cast<size_t>(w.size) * sizeof(float);
-    for (int query = 0; query < item.count * w.group; ++query) {
+    for (int query = 0; query < w.queries; ++query) {
         float* state = w.state + query * w.size;
         if (item.is_whole)
             merge_state(w.total + query * w.size, state, w.size, w.dim);
@@ -124,7 +125,7 @@ static void end_segment(const Attend& a, const AttendItem& item, const Work& w, 
 template <class Mode>
 static void take_queries(const Attend& a, const AttendItem& item, const Work& w) {
     typedef typename Mode::Type T;
-    for (int query = 0; query < item.count * w.group; ++query) {
+    for (int query = 0; query < w.queries; ++query) {
         const int64_t head = item.kv_head * w.group + query % w.group;
         const T* q = static_cast<const T*>(a.q) +
                      item.tokens[query / w.group] * a.q_stride + head * a.head_dim;
@@ -178,7 +179,7 @@ static void attend(const Attend& a, const AttendItem& item, const AttendItem* ne
 // The kept states of all segments up to item.t1, folded as a whole item folds them.
 static void finish(const Attend& a, const AttendItem& item, void* scratch) {
     const Work w = work_in(a, item, scratch);
-    for (int query = 0; query < item.count * w.group; ++query) {
+    for (int query = 0; query < w.queries; ++query) {
         float* total = w.total + query * w.size;
         clear_state(total, w.size, w.dim);
         for (int64_t s = 0; s * kSegment < item.t1; ++s)

@@ -13,11 +13,18 @@ struct Places {
     int32_t bytes;  // of a row, all heads of the item
 };
 
-// Rows of the next block that are asked for while products are done, some with each step: in the
-// order in which they lie in memory, for only then does the machine fetch ahead of what is asked.
+// Rows of the next block that are asked for while products are done, `each` with a step. They are
+// spread thinly, for a core has few requests open at a time, and taken in the order in which they
+// lie in memory, for only then does the machine fetch ahead of what is asked.
 struct NextRows {
     const char* const* rows;
-    int64_t count, each, bytes;
+    int count, each, bytes;
+
+    // The share of part i of n.
+    NextRows share(int i, int n) const {
+        const int begin = count * i / n, some = count * (i + 1) / n - begin;
+        return {rows + begin, some, (some + kBlock / 2 - 1) / (kBlock / 2), bytes};
+    }
 };
 
 struct Work {
@@ -33,6 +40,7 @@ struct Work {
     int64_t dim;      // padded
     int64_t size;     // of a state
     int32_t group;    // query heads of one KV head
+    int32_t queries;  // tokens times these
 };
 
 // Vectors of a block as products reads them: laid out before, `stride` words from step to step.
@@ -62,11 +70,11 @@ struct InPlace {
 template <class Mode, int Q, int C, class Source>
 RS_INLINE void products(const uint32_t* a, int64_t a_stride, const Source& b, int64_t steps,
                         NextRows ahead, vf* sum) {
-    int64_t row = 0;
+    int next = 0;
     for (int64_t s = 0; s < steps; ++s) {
-        for (int64_t end = row + ahead.each; row < end && row < ahead.count; ++row)
-            for (int64_t line = 0; line < ahead.bytes; line += 64)
-                __builtin_prefetch(ahead.rows[row] + line, 0, 2);
+        for (int end = next + ahead.each; next < end && next < ahead.count; ++next)
+            for (int line = 0; line < ahead.bytes; line += 64)
+                __builtin_prefetch(ahead.rows[next] + line, 0, 2);
         typename Mode::Column column[C];
         b.template read<Mode, C>(s, column);
 #pragma GCC unroll 4
@@ -177,11 +185,13 @@ constexpr int kTogether = 16;
 template <class Mode, int V>
 static void attend_part(const Attend& a, const Work& w, int first, int count,
                         const int32_t* visible, int32_t most, const NextRows* ahead) {
+    const int parts = (w.queries + kQueries - 1) / kQueries;
     alignas(64) uint32_t weights[kTogether * kBlock];
     vf scores[kTogether * V];
     by_queries(count, [&](auto queries, int at) {
         score<Mode, decltype(queries)::value, V>(w, first + at, a.head_dim,
-                                                 at ? NextRows{} : ahead[0], scores + at * V);
+                                                 ahead[0].share((first + at) / kQueries, parts),
+                                                 scores + at * V);
     });
     const float scale = a.scale * kLog2E;
     for (int q = 0; q < count; ++q) {
@@ -198,7 +208,7 @@ static void attend_part(const Attend& a, const Work& w, int first, int count,
     const int64_t steps = (most + Mode::kPack - 1) / Mode::kPack;
     by_queries(count, [&](auto queries, int at) {
         add_values<Mode, decltype(queries)::value>(w, weights + at * kBlock, first + at, steps,
-                                                   at ? NextRows{} : ahead[1]);
+                                                   ahead[1].share((first + at) / kQueries, parts));
     });
 }
 
@@ -226,7 +236,7 @@ static void attend_block(const Attend& a, const AttendItem& item, Work w, int32_
     const int64_t bytes = a.head_dim * static_cast<int64_t>(sizeof(typename Mode::Type));
     const int count = here.count > kBlock / 2 ? kBlock : kBlock / 2;
     Mode::put_keys(w.k, here.k, head * bytes, a.head_dim, count);
-    const int queries = item.count * w.group;
+    const int queries = w.queries;
     if (queries <= kQueries && a.head_dim % (kValueVectors * kLanes) == 0) {
         w.values = here.v;
         w.values_offset = head * bytes;
@@ -235,15 +245,11 @@ static void attend_block(const Attend& a, const AttendItem& item, Work w, int32_
         Mode::put_values(w.v, here.v, head * bytes, a.head_dim, w.dim, count);
     }
     // Each head asks for a share of the tokens, and for all that these have.
-    const int64_t share = (next.count + item.kv_heads - 1) / item.kv_heads;
-    const int64_t begin = head * share < next.count ? head * share : next.count;
-    const int64_t rows = next.count - begin < share ? next.count - begin : share;
-    const int64_t each = (rows + kBlock / 2 - 1) / (kBlock / 2);
-    NextRows ahead[2] = {{next.k + begin, rows, each, next.bytes},
-                         {next.v + begin, rows, each, next.bytes}};
+    const NextRows ahead[2] = {
+        NextRows{next.k, next.count, 0, next.bytes}.share(head, item.kv_heads),
+        NextRows{next.v, next.count, 0, next.bytes}.share(head, item.kv_heads)};
     for (int first = 0; first < queries; first += kTogether) {
         const int left = queries - first;
         attend_queries<Mode>(a, item, w, first, left < kTogether ? left : kTogether, t0, ahead);
-        ahead[0] = ahead[1] = {};
     }
 }

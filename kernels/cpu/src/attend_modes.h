@@ -109,17 +109,24 @@ struct PairMode {
     RS_INLINE void put_query(uint32_t* to, const uint16_t* from, int64_t dim) {
         __builtin_memcpy(to, from, static_cast<size_t>(dim) * sizeof(uint16_t));
     }
-    // Of 16 rows the 128 bits at `from`, as 4 vectors of rows r, r + 4, r + 8, r + 12.
+    // N times 128 bits of 16 rows, from `from` bytes on: quads[r + 4 n] has those of rows r, r + 4,
+    // r + 8, r + 12.
+    template <int N>
     RS_INLINE void gather_quads(const char* const* rows, int64_t from, __m512i* quads) {
-        const auto quad = [&](int r) {
-            return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[r] + from));
-        };
 #pragma GCC unroll 4
         for (int r = 0; r < 4; ++r) {
-            __m512i v = _mm512_castsi128_si512(quad(r));
-            v = _mm512_mask_broadcast_i32x4(v, 0x00f0, quad(r + 4));
-            v = _mm512_mask_broadcast_i32x4(v, 0x0f00, quad(r + 8));
-            quads[r] = _mm512_mask_broadcast_i32x4(v, 0xf000, quad(r + 12));
+            const char* const lane[] = {rows[r] + from, rows[r + 4] + from, rows[r + 8] + from,
+                                        rows[r + 12] + from};
+            const auto quad = [&](int i, int n) {
+                return _mm_loadu_si128(reinterpret_cast<const __m128i*>(lane[i]) + n);
+            };
+#pragma GCC unroll 4
+            for (int n = 0; n < N; ++n) {
+                __m512i v = _mm512_castsi128_si512(quad(0, n));
+                v = _mm512_mask_broadcast_i32x4(v, 0x00f0, quad(1, n));
+                v = _mm512_mask_broadcast_i32x4(v, 0x0f00, quad(2, n));
+                quads[r + 4 * n] = _mm512_mask_broadcast_i32x4(v, 0xf000, quad(3, n));
+            }
         }
     }
     // Lane 4 l + r of word j: word j of lane l of quads[r].
@@ -133,19 +140,24 @@ struct PairMode {
         _mm512_storeu_si512(to + 2 * kBlock, _mm512_unpacklo_epi64(b, d));
         _mm512_storeu_si512(to + 3 * kBlock, _mm512_unpackhi_epi64(b, d));
     }
+    // 4 N words from the w-th on, of 16 tokens.
+    template <int N>
+    RS_INLINE void put_words(uint32_t* to, const char* const* rows, int64_t offset, int64_t w) {
+        __m512i quads[4 * N];
+        gather_quads<N>(rows, offset + w * 4, quads);
+#pragma GCC unroll 4
+        for (int n = 0; n < N; ++n) turn_quads(quads + 4 * n, to + (w + 4 * n) * kBlock);
+    }
     static void put_keys(uint32_t* to, const char* const* rows, int64_t offset, int64_t dim,
                          int count) {
         const int64_t words = dim / 2;
-        for (int t = 0; t < count; t += kLanes) {
+        for (int t = 0; t < count; t += kLanes, rows += kLanes, to += kLanes) {
             int64_t w = 0;
-            for (; w + 4 <= words; w += 4) {
-                __m512i quads[4];
-                gather_quads(rows + t, offset + w * 4, quads);
-                turn_quads(quads, to + w * kBlock + t);
-            }
+            for (; w + 16 <= words; w += 16) put_words<4>(to, rows, offset, w);
+            for (; w + 4 <= words; w += 4) put_words<1>(to, rows, offset, w);
             for (; w < words; ++w)
                 for (int i = 0; i < kLanes; ++i)
-                    __builtin_memcpy(to + w * kBlock + t + i, rows[t + i] + offset + w * 4, 4);
+                    __builtin_memcpy(to + w * kBlock + i, rows[i] + offset + w * 4, 4);
         }
     }
     // Words of one register and of another taken in turn, from `first` on.
@@ -155,36 +167,38 @@ struct PairMode {
             place[i] = static_cast<uint16_t>(first + i / 2 + (i % 2 ? 32 : 0));
         return _mm512_load_si512(place);
     }
+    RS_INLINE const uint16_t* row(const char* const* rows, int t, int64_t offset) {
+        return reinterpret_cast<const uint16_t*>(rows[t] + offset);
+    }
+    // Of one step, two rows, `offset` bytes into them, C vectors. The low half of a word is the
+    // first row's.
     template <int C>
     RS_INLINE void read_values(const char* const* rows, int64_t offset, Column* to) {
         const __m512i low = interleaving(0), high = interleaving(16);
 #pragma GCC unroll 4
         for (int c = 0; c < C; c += 2) {
-            const __m512i a = _mm512_loadu_si512(rows[0] + offset + c * 32);
-            const __m512i b = _mm512_loadu_si512(rows[1] + offset + c * 32);
+            const __m512i a = _mm512_loadu_si512(row(rows, 0, offset) + c * 16);
+            const __m512i b = _mm512_loadu_si512(row(rows, 1, offset) + c * 16);
             to[c] = _mm512_permutex2var_epi16(a, low, b);
             to[c + 1] = _mm512_permutex2var_epi16(a, high, b);
         }
     }
     static void put_values(uint32_t* to, const char* const* rows, int64_t offset, int64_t dim,
                            int64_t padded, int count) {
-        // The low half of a word is the token with the even number.
-        const __m512i low = interleaving(0), high = interleaving(16);
-        for (int t = 0; t < count; t += 2) {
-            const uint16_t* even = reinterpret_cast<const uint16_t*>(rows[t] + offset);
-            const uint16_t* odd = reinterpret_cast<const uint16_t*>(rows[t + 1] + offset);
-            uint32_t* row = to + t / 2 * padded;
+        for (int t = 0; t < count; t += 2, rows += 2, to += padded) {
             int64_t d = 0;
-            for (; d + 32 <= dim; d += 32) {
-                const __m512i a = _mm512_loadu_si512(even + d), b = _mm512_loadu_si512(odd + d);
-                _mm512_storeu_si512(row + d, _mm512_permutex2var_epi16(a, low, b));
-                _mm512_storeu_si512(row + d + 16, _mm512_permutex2var_epi16(a, high, b));
+            for (; d + 64 <= dim; d += 64) {
+                Column columns[4];
+                read_values<4>(rows, offset + d * 2, columns);
+#pragma GCC unroll 4
+                for (int c = 0; c < 4; ++c) _mm512_storeu_si512(to + d + c * kLanes, columns[c]);
             }
             for (; d < padded; d += kLanes) {
-                const vu a = d < dim ? (vu)load_upto(even + d, dim - d) : vu{};
-                const vu b = d < dim ? (vu)load_upto(odd + d, dim - d) : vu{};
-                const vu pair = a >> 16 | b;
-                __builtin_memcpy(row + d, &pair, sizeof pair);
+                const auto some = [&](int i) {
+                    return d < dim ? (vu)load_upto(row(rows, i, offset) + d, dim - d) : vu{};
+                };
+                const vu pair = some(0) >> 16 | some(1);
+                __builtin_memcpy(to + d, &pair, sizeof pair);
             }
         }
     }

@@ -7,7 +7,7 @@
 namespace rs {
 namespace {
 
-constexpr int64_t kTileQueries = 64;  // heads times tokens of an item: their states stay in cache
+constexpr int64_t kTileQueries = 128;  // heads times tokens of an item: their states stay in cache
 constexpr int64_t kItemsPerThread = 4;
 
 int64_t round_down(int64_t value, int64_t step) { return value / step * step; }

@@ -41,9 +41,13 @@ RS_INLINE vf load(const uint16_t* from) {
 }
 
 RS_INLINE vh rounded(vf v) {  // to nearest, ties to even; NaN stays NaN
+#ifdef __AVX512BF16__
+    return (vh)_mm512_cvtneps_pbh((__m512)v);
+#else
     const vu bits = (vu)v;
     const vu even = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     return __builtin_convertvector(v == v ? even : vu{} + 0x7fc0u, vh);
+#endif
 }
 
 RS_INLINE void store(float* to, vf v) { __builtin_memcpy(to, &v, sizeof v); }
@@ -143,12 +147,8 @@ RS_INLINE float largest_of(vf v) {
     return Butterfly<kLanes / 2>::fold(v, [](vf a, vf b) { return larger(a, b); })[0];
 }
 
-// 2 ** x; 0 below -126, which includes -inf. x <= 127.
-RS_INLINE vf exp2_of(vf x) {
-    const vf magic = splat(12582912.0f);  // 1.5 * 2 ** 23: its sum's low bits are the integer
-    const vf clamped = larger(x, splat(-127.0f));
-    const vf shifted = clamped + magic;
-    const vf f = clamped - (shifted - magic);
+// 2 ** f for f from -0.5 to 0.5.
+RS_INLINE vf exp2_near_one(vf f) {
     vf p = splat(1.5252734e-5f);
     p = p * f + 1.5403530e-4f;
     p = p * f + 1.3333558e-3f;
@@ -156,9 +156,23 @@ RS_INLINE vf exp2_of(vf x) {
     p = p * f + 5.5504109e-2f;
     p = p * f + 2.4022651e-1f;
     p = p * f + 6.9314718e-1f;
-    p = p * f + 1.0f;
+    return p * f + 1.0f;
+}
+
+// 2 ** x; as good as 0 below -126, and 0 of -inf. x <= 127.
+RS_INLINE vf exp2_of(vf x) {
+#ifdef __AVX512BF16__
+    constexpr __mmask16 kAll = 0xffff;
+    const vf f = (vf)_mm512_maskz_reduce_ps(kAll, (__m512)x, _MM_FROUND_TO_NEAREST_INT);
+    return (vf)_mm512_maskz_scalef_ps(kAll, (__m512)exp2_near_one(f), (__m512)(x - f));
+#else
+    const vf magic = splat(12582912.0f);  // 1.5 * 2 ** 23: its sum's low bits are the integer
+    const vf clamped = larger(x, splat(-127.0f));
+    const vf shifted = clamped + magic;
+    const vf p = exp2_near_one(clamped - (shifted - magic));
     const vf scaled = (vf)((vu)p + ((vu)shifted << 23));
     return pick(x < -126.0f, vf{}, scaled);
+#endif
 }
 
 constexpr float kLog2E = 1.4426950408889634f;
@@ -169,5 +183,5 @@ RS_INLINE float exp2_of(float x) { return exp2_of(splat(x))[0]; }
 
 RS_INLINE vf silu(vf x) {
     const vf capped = larger(x, splat(-87.0f));  // beyond, exp would overflow and silu is 0
-    return pick(x < -87.0f, vf{}, x / (1.0f + exp_of(splat(0.0f) - capped)));
+    return pick(x < -87.0f, vf{}, x / (1.0f + exp_of(-capped)));
 }
