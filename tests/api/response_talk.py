@@ -39,7 +39,7 @@ def with_tools(**fields: Any) -> dict[str, Any]:
 
 def checked(response: dict[str, Any]) -> dict[str, Any]:
     """The response, which has every field that the official client knows of it."""
-    Response.model_validate(response)
+    Response.model_validate(response, strict=True)
     return response
 
 
@@ -65,7 +65,7 @@ def events_of(text: str) -> list[dict[str, Any]]:
             name, data = block.split("\n")
             event = json.loads(data.removeprefix("data: "))
             assert name == f"event: {event['type']}"
-            EVENT.validate_python(event)
+            EVENT.validate_python(event, strict=True)
             found.append(event)
     assert [event["sequence_number"] for event in found] == list(range(len(found)))
     return found
