@@ -7,7 +7,7 @@ the engine, HTTP, who reads the chunks.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from radixserve.errors import request_error
 from radixserve.metrics.trail import NOBODY, Origin
@@ -39,8 +39,9 @@ class Request:
     explain_cache: Finish tells why no more of the prompt was cached. warm: keep the prompt in the
     cache first. pooling: Finish carries the prompt's embedding; with max_new_tokens 0.
     shows_special: the text spells control tokens. keeps_stop: the text ends with what stopped it.
-    reasoning: how its outputs may reason; then the text spells the tags, whatever shows_special
-    says, a constraint and stop strings hold for the answer alone, and Usage counts the reasoning.
+    sampled_logprobs: see Generate. reasoning: how its outputs may reason; then the text spells the
+    tags, whatever shows_special says, a constraint and stop strings hold for the answer alone, and
+    Usage counts the reasoning.
     """
 
     prompt: bytes
@@ -50,6 +51,7 @@ class Request:
     prompt_logprobs: int | None = None
     prompt_logprobs_start: int = 0
     logprob_ids: tuple[int, ...] = ()
+    sampled_logprobs: bool = False
     namespace: str = ""
     priority: int = 0
     program: ProgramRef | None = None
@@ -106,7 +108,8 @@ class Finish:
     """matched: the stop id or string. kept_ids: output tokens wholly before the cut of a stop.
 
     truncated: a constrained output was cut short by max_new_tokens, and ended as its constraint
-    allows. violations: where the text was validated; the gateway leaves that to the dialects.
+    allows. violations: where the text was validated; fields: how sure the model was of each, see
+    native/confidence.py; the gateway leaves both to the dialects.
     cache, embedding (float32, little-endian): where they were asked for.
     """
 
@@ -116,6 +119,7 @@ class Finish:
     usage: Usage
     truncated: bool = False
     violations: tuple[Violation, ...] | None = None
+    fields: dict[str, dict[str, Any]] | None = None
     cache: CacheReport | None = None
     embedding: bytes = b""
 

@@ -151,6 +151,7 @@ def expand(request: Request, rids: Iterator[int]) -> list[Generate]:
             prompt_logprobs=request.prompt_logprobs if index == 0 else None,
             prompt_logprobs_start=max(1, request.prompt_logprobs_start),
             logprob_ids=request.logprob_ids,
+            sampled_logprobs=request.sampled_logprobs,
             namespace=request.namespace,
             priority=request.priority,
             program=request.program,

@@ -87,6 +87,19 @@ class State:
         """The output is whole and nothing can follow."""
         return self.may_end and not self._readers
 
+    @property
+    def has_choice(self) -> bool:
+        """More than one byte may follow, or the output may end as well as go on; also where that is
+        not known."""
+        return not self.must_end and self._only_byte() is None
+
+    def next_bytes(self) -> bytes:
+        """Every byte that may follow. Takes some time where there are several."""
+        only = self._only_byte()
+        if only is not None:
+            return bytes((only,))
+        return bytes(byte for byte in range(256) if self.step(byte) is not None)
+
     def step(self, byte: int) -> State | None:
         """The state behind one more byte; None when no output goes on with it."""
         try:

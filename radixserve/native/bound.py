@@ -1,4 +1,5 @@
-"""Calls whose outputs are bound: checked before they are submitted, judged when they have ended.
+"""Calls whose outputs are bound: checked before they are submitted, judged when they have ended,
+told of field by field.
 
 Owns: the threads that checking takes, the weakening of what cannot be enforced where the client
 accepts that, the verdict on finished texts. Must not know: any dialect's shape, how a grammar is
@@ -19,8 +20,9 @@ from radixserve.errors import InvalidRequest
 from radixserve.grammar.check import check
 from radixserve.grammar.refusal import CODE
 from radixserve.grammar.weaken import weaken
-from radixserve.native import verdict
+from radixserve.native import confidence, verdict
 from radixserve.native.calls import Calls, Numbered
+from radixserve.native.collect import Output
 from radixserve.native.constraint import Wish
 from radixserve.wire.messages import FinishReason
 from radixserve.wire.params import Constraint
@@ -38,7 +40,8 @@ def start(
     """calls.start() of requests[i] under wishes[i].
 
     Raises InvalidRequest before the first chunk where a wish cannot be granted. Outputs of a judged
-    wish end with finish.violations; other outputs of the call wait while one is judged.
+    wish end with finish.violations, and those of one that tells of fields with finish.fields; other
+    outputs of the call wait while that is found out.
     """
     if not any(wishes):
         return calls.start(requests, name)
@@ -56,11 +59,15 @@ async def _start(
         request if wanted is None else replace(request, constraint=granted[wanted])
         for request, wanted in zip(requests, wishes, strict=True)
     ]
-    judge = _Judge(wishes)
+    for i, wanted in enumerate(wishes):
+        if wanted is not None and wanted.tells_fields:
+            await _apart(_followed, granted[wanted])
+            ready[i] = scored(ready[i])
+    judge, teller = _Judge(wishes), _Teller(calls, ready, wishes, requests, name)
     try:
         async with contextlib.aclosing(calls.start(ready, name)) as chunks:
             async for position, chunk in chunks:
-                yield position, await judge.seen(position, chunk)
+                yield position, await judge.seen(position, await teller.seen(position, chunk))
     except InvalidRequest as error:
         raise _named(error, granted) from error
 
@@ -122,3 +129,53 @@ class _Judge:
             return chunk
         found = await verdict.violations(wanted.schema, text)
         return replace(chunk, finish=replace(chunk.finish, violations=found))
+
+
+def _followed(constraint: Constraint) -> Constraint:
+    confidence.check_followed(constraint)
+    return constraint
+
+
+def scored(request: Request) -> Request:
+    """With the log-probabilities that fields need; those a client wants have them all."""
+    if request.output_logprobs is not None:
+        return request
+    return replace(request, output_logprobs=0, sampled_logprobs=True)
+
+
+class _Teller:
+    """Ids and log-probabilities of outputs as they grow; at the end of each its fields.
+
+    asked: the requests as the client meant them, so that it gets no log-probabilities else.
+    """
+
+    def __init__(
+        self,
+        calls: Calls,
+        ready: Sequence[Request],
+        wishes: Sequence[Wish | None],
+        asked: Sequence[Request],
+        name: str,
+    ) -> None:
+        self._calls = calls
+        self._ready = ready
+        self._wishes = wishes
+        self._asked = asked
+        self._name = name
+        self._outputs: dict[tuple[int, int], Output] = {}
+
+    async def seen(self, position: int, chunk: Chunk) -> Chunk:
+        wanted = self._wishes[position]
+        if wanted is None or not wanted.tells_fields:
+            return chunk
+        output = self._outputs.setdefault((position, chunk.index), Output())
+        output.add(chunk)
+        if self._asked[position].output_logprobs is None:
+            chunk = replace(chunk, logprobs=None)
+        finish = chunk.finish
+        if finish is None or finish.reason not in (FinishReason.STOP, FinishReason.LENGTH):
+            return chunk
+        said = confidence.Said(tuple(output.ids), tuple(output.chosen))
+        request = replace(self._ready[position], rid=f"{self._ready[position].rid}~{chunk.index}")
+        found = await confidence.fields_of(self._calls, request, said, self._name)
+        return replace(chunk, finish=replace(finish, fields=found))

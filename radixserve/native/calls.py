@@ -70,6 +70,10 @@ class Calls:
         """
         return _accepted(_together([self._one(r, name) for r in requests]), len(requests))
 
+    @property
+    def gateway(self) -> Door:
+        return self._gateway
+
     def abort(self, name: str) -> None:
         """Abort the call or the request of that name; unknown names are ignored."""
         for rid, call in list(self._live.items()):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from radixserve.errors import InvalidRequest
@@ -27,14 +27,15 @@ _JUDGED: tuple[ConstraintKind, ...] = ("json_schema", "json_object")
 class Wish:
     """constraint: as the client gave it, still to be checked. field, limit: what the client calls
     it and the output limit. is_judged: what cannot be enforced is left out, and the finished text
-    is validated. places: JSON pointers of parts of the constraint, each with what the client calls
-    that part.
+    is validated. tells_fields: the reply says how sure the model was of each field. places: JSON
+    pointers of parts of the constraint, each with what the client calls that part.
     """
 
     constraint: Constraint
     field: str
     limit: str
     is_judged: bool = False
+    tells_fields: bool = False
     places: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -56,6 +57,19 @@ class Wish:
             message = error.message.replace("max_new_tokens", self.limit.rpartition(".")[2])
             return InvalidRequest(message, param=self.limit, code=error.code)
         return error
+
+
+def telling_fields(given: Wish | None, asked: bool, at: str = "") -> Wish | None:
+    """`given`, telling of fields where that is asked for. at: before the field's name. Raises
+    InvalidRequest where there is nothing that has fields."""
+    if not asked:
+        return given
+    if given is None:
+        raise InvalidRequest(
+            "field_logprobs tells of an output that is bound, by a schema or by choices",
+            param=f"{at}field_logprobs",
+        )
+    return replace(given, tells_fields=True)
 
 
 def _stands_in(pointer: str, part: str) -> bool:

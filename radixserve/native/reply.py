@@ -191,11 +191,13 @@ def constraint_fields(finish: Finish) -> dict[str, Any]:
     say.
 
     truncated: true where max_new_tokens cut it short. constraint_violations: where it was
-    validated, [] for a valid one.
+    validated, [] for a valid one. field_logprobs: by JSON pointer, where it was asked for.
     """
     fields: dict[str, Any] = {"truncated": True} if finish.truncated else {}
     if finish.violations is not None:
         fields["constraint_violations"] = list(finish.violations)
+    if finish.fields is not None:
+        fields["field_logprobs"] = finish.fields
     return fields
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, get_args
 import msgspec
 
 from radixserve.errors import InvalidRequest
-from radixserve.native.constraint import Mode, Wish, wish
+from radixserve.native.constraint import Mode, Wish, telling_fields, wish
 from radixserve.native.fields import read
 from radixserve.native.stops import stop_patterns
 from radixserve.wire.params import ConstraintKind, SamplingParams, Whitespace
@@ -28,7 +28,8 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     regex to json_object: at most one; Constraint has what they mean. json_schema, structural_tag:
     JSON as text or as itself. constraint_mode: "validate" leaves out what cannot be enforced of a
-    schema, and the reply says what the text breaks of it.
+    schema, and the reply says what the text breaks of it. field_logprobs: the reply says how sure
+    the model was of each field of the text, see confidence.py.
 
     skip_special_tokens: false spells control tokens in the text, as the tokenizer does: without
     spaces around them, so spaces_between_special_tokens changes nothing, whichever way.
@@ -59,6 +60,7 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     json_object: bool = False
     whitespace: Whitespace = "fixed"
     constraint_mode: Mode = "enforce"
+    field_logprobs: bool = False
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     no_stop_trim: bool = False
@@ -81,13 +83,14 @@ def sampling_params(raw: object, at: str = "sampling_params") -> Asked:
 
 
 def _wish(given: Sampling, at: str) -> Wish | None:
-    return wish(
+    found = wish(
         {f"{at}.{kind}": (kind, getattr(given, kind)) for kind in KINDS},
         whitespace=given.whitespace,
         mode=given.constraint_mode,
         limit=f"{at}.max_new_tokens",
         at=at,
     )
+    return telling_fields(found, given.field_logprobs, f"{at}.")
 
 
 def _params(given: Sampling, at: str) -> SamplingParams:

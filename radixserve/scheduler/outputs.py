@@ -32,6 +32,15 @@ def finished(rid: str, reason: FinishReason, *, error: RequestError) -> Finished
     )
 
 
+def _padded(known: Logprobs | None, sampled: int, size: int) -> Logprobs:
+    """The first `sampled` of these and, for tokens that nobody chose, 0."""
+    chosen, ids, top = ([], [], []) if known is None else (known.chosen, known.top_ids, known.top)
+    left = size - sampled
+    empty: list[list[int]] = [[]] * left
+    none: list[list[float]] = [[]] * left
+    return Logprobs(chosen[:sampled] + [0.0] * left, ids[:sampled] + empty, top[:sampled] + none)
+
+
 class Outputs:
     """Counts as it speaks, so that metrics equal the sum of usages."""
 
@@ -51,8 +60,13 @@ class Outputs:
         request.computed_tokens += n
         self._computed_tokens += n
 
-    def tokens(self, request: Request, ids: list[int], logprobs: Logprobs | None) -> TokenOut:
-        """Append tokens to the request's output and report them."""
+    def tokens(
+        self, request: Request, ids: list[int], forced: int, logprobs: Logprobs | None
+    ) -> TokenOut:
+        """Append tokens to the request's output and report them; the last `forced` of them were not
+        sampled. logprobs: of the sampled ones."""
+        if request.message.output_logprobs is not None and forced:
+            logprobs = _padded(logprobs, len(ids) - forced, len(ids))
         request.output += ids
         self._generated_tokens += len(ids)
         return TokenOut(request.rid, ids, logprobs)

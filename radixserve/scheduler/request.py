@@ -173,7 +173,8 @@ class Request:
     def one_by_one(self) -> bool:
         """Every output token must be sampled, since log-probabilities are wanted."""
         message = self.message
-        return message.output_logprobs is not None or message.prompt_logprobs is not None
+        is_wanted = message.output_logprobs is not None and not message.sampled_logprobs
+        return is_wanted or message.prompt_logprobs is not None
 
     @property
     def is_bound(self) -> bool:

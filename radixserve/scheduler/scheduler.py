@@ -354,7 +354,7 @@ class Scheduler:
         """Append what has been found, and end the request or sample once more."""
         events: list[FromEngine] = []
         if found.ids:
-            events.append(self._outputs.tokens(request, found.ids, logprobs))
+            events.append(self._outputs.tokens(request, found.ids, found.forced, logprobs))
             self._outputs.count_forced(request, found.forced)
         if found.error is not None:
             events.append(self._end(request, Ending(FinishReason.ERROR), found.error))

@@ -42,7 +42,8 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     prompt: int32 little-endian bytes. params: n is 1 and seed is set here.
     output_logprobs: None off; k >= 0 gives each output token's log-probability and the k best.
     prompt_logprobs: likewise for prompt tokens from prompt_logprobs_start on. logprob_ids: wherever
-    there are log-probabilities, those of these tokens, behind the best.
+    there are log-probabilities, those of these tokens, behind the best. sampled_logprobs: what a
+    grammar forces is appended all the same, and stands with 0 and none of the best.
     namespace: requests share KV only within one namespace.
     constraint: what the output must match, in the form that grammar.check returns. reasoning: what
     may stand before that; stop strings and patterns hold for what is behind it.
@@ -58,6 +59,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     prompt_logprobs: int | None = None
     prompt_logprobs_start: int = 0
     logprob_ids: tuple[int, ...] = ()
+    sampled_logprobs: bool = False
     namespace: str = ""
     priority: int = 0
     program: ProgramRef | None = None

@@ -59,12 +59,19 @@ def _ask(given: ChatRequest, default_max_tokens: int) -> Ask:
         raise InvalidRequest(
             f"chat_template_kwargs may not set {min(reserved)}", param="chat_template_kwargs"
         )
+    box = toolbox_of(given)
+    if given.field_logprobs and box.names:
+        raise InvalidRequest(
+            "field_logprobs and tools exclude each other: a call has no fields of the answer",
+            param="field_logprobs",
+            code="conflicting_parameters",
+        )
     return Ask(
         messages=read_messages(given.messages),
         params=params,
         limit=output_limit(given),
         labels=given,
-        box=toolbox_of(given),
+        box=box,
         answer=wish_of(given),
         best=best,
         shows_special=not given.skip_special_tokens,

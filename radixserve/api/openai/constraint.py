@@ -14,7 +14,7 @@ import msgspec
 
 from radixserve.api.openai.schema import Sampled
 from radixserve.errors import InvalidRequest
-from radixserve.native.constraint import Value, Wish, wish
+from radixserve.native.constraint import Value, Wish, telling_fields, wish
 from radixserve.native.fields import Name, read
 from radixserve.wire.params import ConstraintKind, Whitespace
 
@@ -90,12 +90,13 @@ def wish_of(given: Sampled) -> Wish | None:
             StructuredOutputs, given.structured_outputs, refused=_STRUCTURED_REFUSED, at=at
         )
         asked |= {f"{at}.{n}": (kind, getattr(structured, n)) for n, kind in _STRUCTURED.items()}
-    return wish(
+    found = wish(
         asked,
         whitespace=given.whitespace if structured.whitespace == "fixed" else structured.whitespace,
         mode=given.constraint_mode,
         limit=output_limit(given),
     )
+    return telling_fields(found, given.field_logprobs)
 
 
 def output_limit(given: Sampled) -> str:

@@ -35,7 +35,7 @@ class Sampled(Labelled, msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     config.http.default_max_tokens does. The bound is cut to what the context has room for.
     top_k, min_p, repetition_penalty, min_tokens, stop_token_ids and ignore_eos are ours, as all
     of Labelled: see SamplingParams.
-    response_format to constraint_mode: api/openai/constraint.py. no_stop_trim and
+    response_format to field_logprobs: api/openai/constraint.py. no_stop_trim and
     include_stop_str_in_output are two names for one thing; spaces_between_special_tokens changes
     nothing, see native/sampling.py.
     """
@@ -76,6 +76,7 @@ class Sampled(Labelled, msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     structured_outputs: dict[str, Any] | None = None
     whitespace: Whitespace = "fixed"
     constraint_mode: Mode = "enforce"
+    field_logprobs: bool = False
 
 
 class ChatRequest(Sampled, kw_only=True):
