@@ -28,7 +28,7 @@ from radixserve.grammar import (
 )
 from radixserve.grammar.refusal import CODE, refused
 from radixserve.grammar.rules import Expr, Grammar
-from radixserve.wire.params import Constraint, Whitespace
+from radixserve.wire.params import Constraint, Writing
 
 MAX_CHOICES = 4096
 MAX_GRAMMAR_BYTES = 1024 * 1024
@@ -96,8 +96,8 @@ def _schema(constraint: Constraint) -> Grammar:
     return _of_schema(_parsed(constraint.value), constraint.whitespace)
 
 
-def _of_schema(schema: object, whitespace: Whitespace) -> Grammar:
-    return normalise.grammar_of(document.Document(schema), whitespace)
+def _of_schema(schema: object, writing: Writing) -> Grammar:
+    return normalise.grammar_of(document.Document(schema), writing)
 
 
 def _object(constraint: Constraint) -> Grammar:

@@ -25,6 +25,7 @@ from radixserve.grammar.rules import (
     repeat,
     seq,
 )
+from radixserve.grammar.spell import JSON_WORDS, PYTHON_WORDS, Words
 
 MAX_STATES = 4096
 
@@ -37,6 +38,7 @@ class Layout:
     colon: Expr
     opened: Expr  # behind an opening bracket
     after: Expr  # behind a member or item
+    words: Words = JSON_WORDS
 
 
 FIXED = Layout(Text(", "), Text(": "), EMPTY, EMPTY)
@@ -44,6 +46,9 @@ _BLANKS = Ref("blanks")
 BOUNDED = Layout(
     seq(Text(","), _BLANKS), seq(_BLANKS, Text(":"), _BLANKS), opened=_BLANKS, after=_BLANKS
 )
+
+# A value as Python writes it.
+PYTHON = Layout(Text(", "), Text(": "), EMPTY, EMPTY, PYTHON_WORDS)
 
 
 @dataclass(frozen=True, slots=True)

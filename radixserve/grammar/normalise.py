@@ -6,8 +6,9 @@ made of. Must not know: tokens, the grammar engine.
 
 from __future__ import annotations
 
+import keyword
+import unicodedata
 from dataclasses import dataclass
-from typing import Literal
 
 from radixserve.grammar import containers, rules, scalars, spell, values
 from radixserve.grammar.containers import Layout, Member, Members
@@ -17,16 +18,23 @@ from radixserve.grammar.facts import Conj, Facts, Node
 from radixserve.grammar.objects import Shape, shape_of
 from radixserve.grammar.refusal import refused
 from radixserve.grammar.rules import NEVER, Expr, Grammar, Ref, Text, alt, repeat, seq
+from radixserve.wire.params import Writing
 
-Whitespace = Literal["fixed", "bounded"]
 MAX_RULES = 20000
 MAX_PERMUTED = 6
+_LAYOUTS = {
+    "fixed": containers.FIXED,
+    "bounded": containers.BOUNDED,
+    "python": containers.PYTHON,
+}
 
 
-def grammar_of(document: Document, whitespace: Whitespace) -> Grammar:
-    """The grammar of a schema. Raises InvalidRequest for what cannot be enforced, and for a schema
+def grammar_of(document: Document, writing: Writing) -> Grammar:
+    """The grammar of a schema; for "python", of the arguments of a Python call, by name.
+
+    Raises InvalidRequest for what cannot be enforced, and for a schema
     that no finite value satisfies."""
-    return _Builder(document, whitespace).build()
+    return _Builder(document, writing).build()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +44,9 @@ class _Task:
 
 
 class _Builder:
-    def __init__(self, document: Document, whitespace: Whitespace) -> None:
+    def __init__(self, document: Document, writing: Writing) -> None:
         self._document = document
-        self._layout = containers.FIXED if whitespace == "fixed" else containers.BOUNDED
+        self._layout = _LAYOUTS[writing]
         self._expander = Expander(document)
         self._table: dict[str, Expr] = _ground(self._layout)
         self._speller = spell.Speller(self._table)
@@ -48,7 +56,8 @@ class _Builder:
 
     def build(self) -> Grammar:
         root = Node(self._document.root, "")
-        self._table["root"] = self._value((root,))
+        is_call = self._layout is containers.PYTHON
+        self._table["root"] = self._arguments((root,)) if is_call else self._value((root,))
         while self._todo:
             task = self._todo.pop()
             self._table[task.name] = self._choice(task.conj, task.name)
@@ -76,7 +85,7 @@ class _Builder:
         for i, facts in enumerate(found):
             if facts.enums:
                 kept = self._filter.valid(facts.enums[0], conj)
-                options.extend(map(spell.literal, kept))
+                options.extend(map(self._literal, kept))
             else:
                 options.extend(self._typed(facts, conj, f"{name}_{i}"))
         return alt(*options)
@@ -85,9 +94,9 @@ class _Builder:
         pointer = conj[0].pointer
         made: list[Expr] = []
         if "null" in facts.types:
-            made.append(scalars.null(facts))
+            made.append(scalars.null(facts, self._layout.words))
         if "boolean" in facts.types:
-            made.append(scalars.boolean(facts))
+            made.append(scalars.boolean(facts, self._layout.words))
         if "number" in facts.types:
             made.append(scalars.number(facts, self._speller, pointer))
         if "string" in facts.types:
@@ -106,22 +115,41 @@ class _Builder:
     # Objects
 
     def _object(self, facts: Facts, pointer: str, name: str) -> Expr:
+        inner = self._members(facts, pointer, name)
+        return containers.bracketed("{", inner, "}", self._layout)
+
+    def _arguments(self, conj: Conj) -> Expr:
+        """An object's members as name=value; no other names than the declared ones."""
+        options = []
+        for i, facts in enumerate(self._expander.alternatives(conj)):
+            if facts.enums:
+                raise refused("", "enum", "whole arguments of a Python call cannot be listed")
+            if "object" in facts.types:
+                options.append(self._members(facts, "", f"root_{i}o", in_call=True))
+        return alt(*options)
+
+    def _literal(self, value: object) -> Text:
+        return spell.literal(value, self._layout.words)
+
+    def _members(self, facts: Facts, pointer: str, name: str, *, in_call: bool = False) -> Expr:
         shape = shape_of(facts, self._speller, self._filter, self._expander, pointer)
         layout = self._layout
         members = []
         for key, member in shape.members.items():
             value = self._value(member.conj)
-            pair = seq(spell.literal(key), layout.colon, value, layout.after)
+            begin = _keyword(key, pointer) if in_call else seq(self._literal(key), layout.colon)
+            pair = seq(begin, value, layout.after)
             members.append(Member(pair, member.is_required))
+        if in_call:
+            shape.more = []
         more = alt(
             *(seq(key, layout.colon, self._value(conj), layout.after) for key, conj in shape.more)
         )
         _check_count(facts, shape, pointer)
         try:
-            inner = Members(members, more, facts.size, layout).write(name, self._table)
+            return Members(members, more, facts.size, layout).write(name, self._table)
         except containers.TooManyStates as error:
             raise refused(pointer, "maxProperties", str(error)) from error
-        return containers.bracketed("{", inner, "}", layout)
 
     # Arrays
 
@@ -162,7 +190,7 @@ class _Builder:
             raise refused(
                 facts.unique, "uniqueItems", "can only be enforced for items of an enum of values"
             )
-        exprs = [seq(spell.literal(value), self._layout.after) for value in found]
+        exprs = [seq(self._literal(value), self._layout.after) for value in found]
         if len(exprs) <= MAX_PERMUTED:
             return containers.permutations(exprs, facts.items, self._layout, self._put, name)
         members = [Member(expr, is_required=False) for expr in exprs]
@@ -180,6 +208,18 @@ class _Builder:
         spans = self._item(other), self._item((*conj, wanted.node))
         found = wanted.low, wanted.high
         return containers.containing(spans, facts.items, found, self._layout, self._put, name)
+
+
+def _keyword(name: str, pointer: str) -> Expr:
+    if not is_argument(name):
+        raise refused(pointer, "properties", f"{name!r} cannot name an argument of a Python call")
+    return Text(f"{name}=")
+
+
+def is_argument(name: str) -> bool:
+    """Python reads `name` as it is written."""
+    is_plain = name.isidentifier() and unicodedata.normalize("NFKC", name) == name
+    return is_plain and not keyword.iskeyword(name)
 
 
 def _item_conj(facts: Facts, place: int) -> Conj:
@@ -207,7 +247,7 @@ def _ground(layout: Layout) -> dict[str, Expr]:
     members = rules.optional(seq(pair, repeat(seq(layout.comma, pair), 0, None)))
     items = rules.optional(seq(item, repeat(seq(layout.comma, item), 0, None)))
     return {
-        **spell.STRING_RULES,
+        **(spell.PYTHON_STRING_RULES if layout is containers.PYTHON else spell.STRING_RULES),
         **scalars.NUMBER_RULES,
         "blanks": repeat(rules.Chars(((9, 10), (13, 13), (32, 32))), 0, 8),
         "any": alt(
@@ -215,6 +255,6 @@ def _ground(layout: Layout) -> dict[str, Expr]:
             containers.bracketed("[", items, "]", layout),
             spell.STRING,
             Ref("number"),
-            *map(Text, ("true", "false", "null")),
+            *map(Text, layout.words),
         ),
     }

@@ -164,13 +164,13 @@ def _check_reach(facts: Facts, found: Automaton, pointer: str) -> None:
         raise refused(pointer, "maximum", f"numbers below {-limit} are not generated")
 
 
-def boolean(facts: Facts) -> Expr:
+def boolean(facts: Facts, words: spell.Words) -> Expr:
     values = [value for value in (True, False) if all(value is not v for v, _ in facts.excluded)]
-    return alt(*map(spell.literal, values))
+    return alt(*(spell.literal(value, words) for value in values))
 
 
-def null(facts: Facts) -> Expr:
-    return NEVER if any(value is None for value, _ in facts.excluded) else Text("null")
+def null(facts: Facts, words: spell.Words) -> Expr:
+    return NEVER if any(value is None for value, _ in facts.excluded) else Text(words.null)
 
 
 def _is_number(value: Any) -> bool:

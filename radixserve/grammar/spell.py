@@ -8,11 +8,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import NamedTuple
 
 from radixserve.grammar import charset, regex, rules
 from radixserve.grammar.automaton import Automaton
 from radixserve.grammar.charset import Ranges
 from radixserve.grammar.rules import EMPTY, Chars, Expr, Ref, Text, alt, repeat, seq
+
+
+class Words(NamedTuple):
+    true: str
+    false: str
+    null: str
+
+
+JSON_WORDS = Words("true", "false", "null")
+PYTHON_WORDS = Words("True", "False", "None")
 
 Spelling = Callable[[Ranges], Expr]
 
@@ -36,6 +47,7 @@ _STRETCHES = (1, 2, 4, 8, 16, 32)
 # A JSON string. Its characters and its closing quote stand in one rule: a token that leaves a rule
 # is worked out anew in every step, which takes the grammar engine milliseconds. Escapes of
 # surrogates come in pairs only.
+_ESCAPED = ('"', "\\", "b", "f", "n", "r", "t")
 STRING = Ref("string")
 STRING_RULES: dict[str, Expr] = {
     "string": seq(Text('"'), Ref("rest")),
@@ -43,7 +55,7 @@ STRING_RULES: dict[str, Expr] = {
         repeat(Chars(_PLAIN), 0, None), alt(Text('"'), seq(Text("\\"), Ref("escape"), Ref("rest")))
     ),
     "escape": alt(
-        Chars(charset.of('"', "\\", "/", "b", "f", "n", "r", "t")),
+        Chars(charset.of(*_ESCAPED, "/")),
         seq(Text("u"), Ref("code")),
     ),
     "code": alt(
@@ -59,6 +71,11 @@ STRING_RULES: dict[str, Expr] = {
             repeat(Chars(_HEX), 2, 2),
         ),
     ),
+}
+# In Python a backslash before a slash is a character of its own.
+PYTHON_STRING_RULES: dict[str, Expr] = {
+    **STRING_RULES,
+    "escape": alt(Chars(charset.of(*_ESCAPED)), seq(Text("u"), Ref("code"))),
 }
 
 
@@ -113,9 +130,24 @@ def is_plain(found: regex.Tree) -> bool:
             return False
 
 
-def literal(value: object) -> Text:
-    """One JSON value, as json.dumps writes it with its default separators."""
-    return Text(json.dumps(value, ensure_ascii=False))
+def literal(value: object, words: Words = JSON_WORDS) -> Text:
+    """One JSON value, as json.dumps writes it with its default separators, but for the words."""
+    return Text(_written(value, words))
+
+
+def _written(value: object, words: Words) -> str:
+    match value:
+        case dict():
+            pairs = (f"{_written(k, words)}: {_written(v, words)}" for k, v in value.items())
+            return "{" + ", ".join(pairs) + "}"
+        case list():
+            return "[" + ", ".join(_written(item, words) for item in value) + "]"
+        case bool():
+            return words.true if value else words.false
+        case None:
+            return words.null
+        case _:
+            return json.dumps(value, ensure_ascii=False)
 
 
 class Speller:

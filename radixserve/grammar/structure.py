@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from radixserve.grammar import document
 from radixserve.grammar.refusal import Unsupported
@@ -30,17 +30,20 @@ class Const:
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """What another kind of constraint allows. value: a schema, or the text of the rest."""
+    """What another kind of constraint allows. value: a schema, or the text of the rest. style: how
+    a schema is written; "python" is the arguments of a call, by name."""
 
     kind: ConstraintKind
     value: Any
     pointer: str
+    style: Literal["json", "python"] = "json"
 
     def json(self) -> Json:
         match self.kind:
             case "json_schema":
                 schema = document.Document(self.value).whole()
-                return {"type": "json_schema", "json_schema": schema}
+                style = {} if self.style == "json" else {"style": self.style}
+                return {"type": "json_schema", "json_schema": schema, **style}
             case "regex":
                 return {"type": "regex", "pattern": self.value}
             case _:

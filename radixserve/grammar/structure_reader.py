@@ -95,11 +95,12 @@ def _const(_: _Reader, given: Json, pointer: str, __: int) -> Format:
 
 
 def _schema(_: _Reader, given: Json, pointer: str, __: int) -> Format:
-    _only(given, "style", ("json",), pointer)
+    _only(given, "style", ("json", "python"), pointer)
     _only(given, "any_order", (False,), pointer)
     _only(given, "max_whitespace_cnt", (None,), pointer)
     _only(given, "excludes", ([],), pointer)
-    return Inner("json_schema", given["json_schema"], f"{pointer}/json_schema")
+    style = given.get("style", "json")
+    return Inner("json_schema", given["json_schema"], f"{pointer}/json_schema", style)
 
 
 def _regex(_: _Reader, given: Json, pointer: str, __: int) -> Format:

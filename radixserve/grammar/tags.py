@@ -30,7 +30,7 @@ from radixserve.grammar.structure import (
     Triggered,
     wrong,
 )
-from radixserve.wire.params import Constraint, Whitespace
+from radixserve.wire.params import Constraint, Writing
 
 MAX_MOVES = 60_000  # of all free texts together
 
@@ -41,12 +41,12 @@ Ends = dict[str, Expr]  # a text, and what follows it
 Read = Callable[[Constraint], Grammar]
 
 
-def grammar_of(found: Format, whitespace: Whitespace, read: Read) -> Grammar:
+def grammar_of(found: Format, writing: Writing, read: Read) -> Grammar:
     """The grammar of a structural tag. read: gives that of an inner constraint.
 
     Raises InvalidRequest with pointer and keyword.
     """
-    builder = _Builder(whitespace, read)
+    builder = _Builder(writing, read)
     try:
         builder.table["root"] = builder.last(found)
     except TooLong as error:
@@ -55,9 +55,9 @@ def grammar_of(found: Format, whitespace: Whitespace, read: Read) -> Grammar:
 
 
 class _Builder:
-    def __init__(self, whitespace: Whitespace, read: Read) -> None:
+    def __init__(self, writing: Writing, read: Read) -> None:
         self.table: dict[str, Expr] = {}
-        self._whitespace = whitespace
+        self._writing = writing
         self._read = read
         self._inner: dict[Constraint, Grammar] = {}
         self._names: dict[Constraint, str] = {}
@@ -216,7 +216,7 @@ class _Builder:
         constraint = self._constraint(found)
         if constraint not in self._names:
             self._names[constraint] = f"g{len(self._names)}"
-            self._add(self._grammar(constraint, found), self._names[constraint], found.kind)
+            self._add(self._grammar(constraint, found), self._names[constraint], found)
         return Ref(f"{self._names[constraint]}_root")
 
     def _constraint(self, found: Inner) -> Constraint:
@@ -224,7 +224,8 @@ class _Builder:
             if found.kind != "json_schema":
                 return Constraint(kind=found.kind, value=found.value)
             schema = json.dumps(found.value, ensure_ascii=False)
-            return Constraint(kind=found.kind, value=schema, whitespace=self._whitespace)
+            writing: Writing = "python" if found.style == "python" else self._writing
+            return Constraint(kind=found.kind, value=schema, whitespace=writing)
         except InvalidRequest as error:
             raise wrong(found.pointer, "", error.message) from error
 
@@ -239,9 +240,10 @@ class _Builder:
                 raise wrong(found.pointer, "", error.message) from error
         return self._inner[constraint]
 
-    def _add(self, grammar: Grammar, prefix: str, kind: str) -> None:
+    def _add(self, grammar: Grammar, prefix: str, found: Inner) -> None:
+        shares = found.kind == "json_schema" and found.style == "json"
         names = {
-            name: name if kind == "json_schema" and name in _GROUND else f"{prefix}_{name}"
+            name: name if shares and name in _GROUND else f"{prefix}_{name}"
             for name in grammar.rules
         }
         for name, expr in grammar.rules.items():

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from radixserve.text.tool_calls_json import CALL, CALLS, END, PYTHON, hermes, llama3, mistral
-from radixserve.text.tool_calls_python import pythonic
+from radixserve.text.tool_calls_python import check_names, keywords, pythonic
 from radixserve.text.tool_calls_stream import Reader, ToolCallParser
 
 SyntaxName = Literal["hermes", "mistral", "llama3_json", "pythonic", "generic"]
@@ -33,7 +33,8 @@ class Syntax:
 
     trigger: what is never text, always a call; "" where a call stands at the very beginning of an
     output or nowhere. has_many: several calls in one output; False where the templates of such
-    models refuse to show them again. is_bound: it can be enforced. id_length: of a call's id.
+    models refuse to show them again. is_python: arguments are those of a Python call. id_length: of
+    a call's id.
     """
 
     name: SyntaxName
@@ -47,7 +48,7 @@ class Syntax:
     marked_reader: Reader
     mark: str = ""
     has_many: bool = True
-    is_bound: bool = True
+    is_python: bool = False
     id_length: int = 24
 
     def parser(self, names: Collection[str], *, is_marked: bool = False) -> ToolCallParser:
@@ -61,19 +62,25 @@ class Syntax:
         return drawn if self.id_length == 9 else f"{prefix}{drawn}"
 
     def example(self, name: str, arguments: str) -> str:
-        """One call as text."""
+        """One call as text. arguments: JSON of an object."""
+        if self.is_python:
+            arguments = keywords(arguments)
         return f"{self.begin}{self.head.replace('NAME', name)}{arguments}{self.tail}{self.end}"
 
     def calls(
         self, tools: Sequence[tuple[str, Mapping[str, Any]]], *, many: bool, is_marked: bool = False
     ) -> Format:
         """The format of one call, or with `many` of at least one. tools: name and schema of the
-        arguments; the schema of tool i stands at /content/tags/i/content/json_schema."""
+        arguments; the schema of tool i stands at /content/tags/i/content/json_schema. Raises
+        InvalidRequest for a name that the syntax cannot write."""
+        if self.is_python:
+            check_names(name for name, _ in tools)
+        style = {"style": "python"} if self.is_python else {}
         tags = [
             {
                 "type": "tag",
                 "begin": self.head.replace("NAME", name),
-                "content": {"type": "json_schema", "json_schema": schema},
+                "content": {"type": "json_schema", "json_schema": schema, **style},
                 "end": self.tail,
             }
             for name, schema in tools
@@ -103,11 +110,13 @@ class Syntax:
         """The format of text in which no call stands."""
         if self.trigger:
             return {"type": "any_text", "excludes": [self.trigger]}
-        return {"type": "regex", "pattern": _NO_OBJECT}
+        return {"type": "regex", "pattern": _NO_CALL if self.is_python else _NO_OBJECT}
 
 
 # Neither "{" nor the "<|" of a control token comes first.
 _NO_OBJECT = r"([^{<][\s\S]*|<([^|][\s\S]*)?)?"
+# Nor does a "[" that a name follows.
+_NO_CALL = r"\s*([^\[\s][\s\S]*|\[\s*([^A-Za-z_\s][\s\S]*)?)?"
 
 _HERMES = Syntax(
     name="hermes",
@@ -159,14 +168,14 @@ _LLAMA3 = Syntax(
 _PYTHONIC = Syntax(
     name="pythonic",
     begin="[",
-    head="NAME(**",
+    head="NAME(",
     tail=")",
     separator=", ",
     end="]",
     trigger="",
     reader=pythonic,
     marked_reader=pythonic,
-    is_bound=False,
+    is_python=True,
 )
 SYNTAXES: dict[str, Syntax] = {
     each.name: each for each in (_HERMES, _MISTRAL, _LLAMA3, _PYTHONIC, _GENERIC)

@@ -1,6 +1,6 @@
 """Tool calls that are Python: [get_weather(city="Paris"), now()].
 
-Owns: reading them. Must not know: requests.
+Owns: reading them, and how arguments are written so. Must not know: requests.
 
 An output that begins with such a list is one; it is told when the list is whole.
 """
@@ -9,16 +9,48 @@ from __future__ import annotations
 
 import ast
 import json
+import keyword
 import re
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
+from radixserve.errors import InvalidRequest
 from radixserve.text.tool_calls_stream import Source, Steps
 
 MAX_CHARS = 100_000
 _MAY_BEGIN = re.compile(r"\s*(\[\s*([A-Za-z_][\w-]*\s*(\(|\Z)|\Z)|\Z)")
 _TOKEN = re.compile(r"""[\[({]|[\])}]|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|["']""", re.DOTALL)
 _NAMES = {"true": True, "false": False, "null": None}
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raises InvalidRequest for a function that Python could not call."""
+    for name in names:
+        if not name.isidentifier() or keyword.iskeyword(name):
+            raise InvalidRequest(
+                f"this model writes its calls as Python, in which {name!r} is no name",
+                param="tools",
+                code="unsupported_parameter",
+            )
+
+
+def keywords(arguments: str) -> str:
+    """The arguments of a call, by name. arguments: JSON of an object."""
+    given: dict[str, Any] = json.loads(arguments)
+    return ", ".join(f"{name}={_python(value)}" for name, value in given.items())
+
+
+def _python(value: Any) -> str:
+    match value:
+        case bool() | None:
+            return repr(value)
+        case dict():
+            return "{" + ", ".join(f"{_python(k)}: {_python(v)}" for k, v in value.items()) + "}"
+        case list():
+            return "[" + ", ".join(map(_python, value)) + "]"
+        case _:
+            return json.dumps(value, ensure_ascii=False)
 
 
 def pythonic(source: Source) -> Steps:
@@ -72,10 +104,10 @@ def _call(node: ast.expr) -> tuple[str, str]:
     if not isinstance(node, ast.Call) or node.args or not isinstance(node.func, ast.Name):
         raise ValueError("no call with named arguments")
     named: dict[str, Any] = {}
-    for keyword in node.keywords:
-        if keyword.arg is None or keyword.arg in named:
+    for each in node.keywords:
+        if each.arg is None or each.arg in named:
             raise ValueError("arguments without a name, or twice the same")
-        named[keyword.arg] = _literal(keyword.value)
+        named[each.arg] = _literal(each.value)
     return node.func.id, json.dumps(named, allow_nan=False)
 
 

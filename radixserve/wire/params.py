@@ -25,6 +25,7 @@ SEED_LIMIT = 2**63
 
 ConstraintKind = Literal["json_schema", "json_object", "regex", "ebnf", "choice", "structural_tag"]
 Whitespace = Literal["fixed", "bounded"]
+Writing = Literal["fixed", "bounded", "python"]
 MAX_CONSTRAINT_BYTES: dict[ConstraintKind, int] = {
     "json_schema": 256 * 1024,
     "json_object": 0,
@@ -158,19 +159,19 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     value: JSON text of the schema, the pattern, the grammar, or a JSON list of the choices; empty
     for json_object. whitespace: blanks around JSON punctuation, one fixed spelling or runs of at
-    most 8. marks: tokens with which the model marks its calls (Setup.marks) stand for their texts.
+    most 8; "python" writes a schema as the arguments of a Python call (structural tags only). marks: tokens with which the model marks its calls (Setup.marks) stand for their texts.
     """
 
     kind: ConstraintKind
     value: str = ""
-    whitespace: Whitespace = "fixed"
+    whitespace: Writing = "fixed"
     marks: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(ConstraintKind):
             raise InvalidRequest(f"no such constraint: {self.kind!r}", param="kind")
         _a(self.kind, self.value, str, "a string")
-        if self.whitespace not in get_args(Whitespace):
+        if self.whitespace not in get_args(Writing):
             raise InvalidRequest(
                 f'whitespace is "fixed" or "bounded", not {self.whitespace!r}', param="whitespace"
             )

@@ -16,7 +16,6 @@ from tests.api.talk import CHAT, answered, ask, error_of
 from tests.api.tool_talk import (
     CALL,
     HISTORY,
-    NAMED,
     PARIS,
     TOOLS,
     WEATHER,
@@ -165,17 +164,23 @@ def test_every_syntax(tmp_path, parser):
     [call] = choice["message"]["tool_calls"]
     assert len(call["id"]) == (9 if parser == "mistral" else 29)
     answered(gateway, CHAT, body(tool_choice="none"))
-    if parser == "pythonic":
-        assert all(request.constraint is None for request in gateway.requests)
-        for choice in ("required", NAMED):
-            error = error_of(ask(gateway, CHAT, body(tool_choice=choice)), 400)
-            assert error["param"] == "tool_choice"
-        error = error_of(ask(gateway, CHAT, body(response_format=answer)), 400)
-        assert error["param"] == "response_format"
-        return
     [choice] = answered(gateway, CHAT, body(tool_choice="required"))["choices"]
     assert calls_of(choice["message"]) == [PARIS]
     assert gateway.requests[-1].constraint.kind == "structural_tag"
     gateway.outputs = ['{"name": "get_weather", "parameters": {"city": "Paris"}}']
     [choice] = answered(gateway, CHAT, body(response_format=answer))["choices"]
     assert choice["message"]["content"] == gateway.outputs[0], "an answer is no call"
+
+
+def test_a_name_that_python_cannot_call(tmp_path):
+    gateway = gateway_of(renderer_of(tmp_path, "{{ messages }}{{ tools }}", "pythonic"), "x")
+    tool = {"type": "function", "function": {"name": "get-weather"}}
+    error = error_of(ask(gateway, CHAT, body() | {"tools": [tool]}), 400)
+    assert error["param"] == "tools"
+    assert "get-weather" in error["message"]
+    properties = {"class": {"type": "string"}}
+    function = {"name": "f", "parameters": {"type": "object", "properties": properties}}
+    tool = {"type": "function", "function": function}
+    error = error_of(ask(gateway, CHAT, body() | {"tools": [tool]}), 400)
+    assert error["param"] == "tools[0].function.parameters"
+    assert "class" in error["message"]

@@ -22,8 +22,7 @@ SCHEMAS = {
     "g": {"type": "object", "properties": {}, "additionalProperties": False},
 }
 TOOLS = list(SCHEMAS.items())
-BOUND = [syntax for syntax in SYNTAXES.values() if syntax.is_bound]
-EACH = pytest.mark.parametrize("syntax", BOUND, ids=lambda syntax: syntax.name)
+EACH = pytest.mark.parametrize("syntax", SYNTAXES.values(), ids=lambda syntax: syntax.name)
 
 
 def read(syntax: Syntax, text: str, *, is_marked: bool = False) -> list[tuple[str, object]]:

@@ -13,7 +13,7 @@ from radixserve.api.turns.toolbox import Toolbox
 from radixserve.errors import InvalidRequest
 from radixserve.native.constraint import Wish
 from radixserve.text.tool_calls import Syntax
-from radixserve.wire.params import Constraint, Whitespace
+from radixserve.wire.params import Constraint, Writing
 
 Format = dict[str, Any]
 
@@ -26,8 +26,6 @@ def tool_wish(box: Toolbox, answer: Wish | None, syntax: Syntax, limit: str) -> 
     """
     if not box.shown:
         return answer
-    if not syntax.is_bound:
-        return _unbound(box, answer, syntax)
     if box.mode == "none":
         return answer or _wish(syntax.text(), limit)
     tools = [(tool.name, tool.schema) for tool in box.tools]
@@ -49,24 +47,6 @@ def is_marked(box: Toolbox, answer: Wish | None) -> bool:
     return box.mode == "auto" and answer is not None
 
 
-def _unbound(box: Toolbox, answer: Wish | None, syntax: Syntax) -> Wish | None:
-    if box.mode == "required":
-        raise InvalidRequest(
-            f"this model writes its calls in {syntax.name} syntax, in which a call cannot be "
-            "enforced; tool_choice auto works",
-            param="tool_choice",
-            code="unsupported_parameter",
-        )
-    if answer is not None and box.mode == "auto":
-        raise InvalidRequest(
-            f"{answer.field} excludes tools where the model writes its calls in {syntax.name} "
-            "syntax; tool_choice none works",
-            param=answer.field,
-            code="conflicting_parameters",
-        )
-    return answer
-
-
 def _check_answer(answer: Wish | None) -> None:
     """A text of any other kind might be a call as well."""
     if answer is None:
@@ -85,7 +65,7 @@ def _check_answer(answer: Wish | None) -> None:
         )
 
 
-def _whitespace(answer: Wish | None) -> Whitespace:
+def _whitespace(answer: Wish | None) -> Writing:
     return "fixed" if answer is None else answer.constraint.whitespace
 
 
@@ -103,7 +83,7 @@ def _wish(
     limit: str,
     box: Toolbox | None = None,
     calls: str = "",
-    whitespace: Whitespace = "fixed",
+    whitespace: Writing = "fixed",
     answer: Wish | None = None,
     answer_at: str = "",
 ) -> Wish:
