@@ -38,6 +38,7 @@ from radixserve.executor.slots import refuse, take_slots
 from radixserve.executor.staging import Staging
 from radixserve.executor.token_pool import TokenPool, pool_arrays
 from radixserve.layers.context import ForwardContext
+from radixserve.layers.operations import layer_operations
 from radixserve.models.registry import Model
 from radixserve.plan import Int32, Output, PageId, SlotId, StepPlan, StepResult, TokenLogprobs
 from radixserve.sampling.batch import SamplingBatch, SeenTokens
@@ -96,6 +97,7 @@ class DeviceExecutor:
         self._device = device
         self._scratch = scratch
         self._pool = TokenPool(slots, device.place)
+        self._layers = layer_operations(device.has_kernels)
         self._operations: Operations = TorchOperations()
         if device.has_kernels:
             self._operations = TritonOperations(kv_pool)
@@ -202,7 +204,8 @@ class DeviceExecutor:
         if self._attention.staged is not None:
             self._attention.staged.bind(form, placed.attention)
         ids = self._pool.read(placed.ids, placed.slots)
-        return self._model.forward(ids, ForwardContext(placed.positions, self._attention))
+        ctx = ForwardContext(placed.positions, self._attention, self._layers)
+        return self._model.forward(ids, ctx)
 
     # ---- the draw ----
 

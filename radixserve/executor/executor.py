@@ -15,6 +15,7 @@ from radixserve.executor.kv_pool import KvPool
 from radixserve.executor.outputs import hidden_sums, scores
 from radixserve.executor.slots import refuse, take_slots
 from radixserve.layers.context import ForwardContext
+from radixserve.layers.operations import TORCH_LAYERS, LayerOperations
 from radixserve.models.registry import Model
 from radixserve.plan import SlotId, StepPlan, StepResult, TokenLogprobs
 from radixserve.sampling.batch import SamplingBatch
@@ -33,7 +34,9 @@ class Executor:
         sampling: SamplingBatch,
         max_slots: int,
         device: torch.device,
+        operations: LayerOperations = TORCH_LAYERS,
     ) -> None:
+        self._operations = operations
         self._model = model
         self._kv_pool = kv_pool
         self._attention = attention
@@ -60,7 +63,8 @@ class Executor:
                 shared=plan.shared,
             )
         )
-        hidden = self._model.forward(inputs.ids, ForwardContext(inputs.positions, self._attention))
+        ctx = ForwardContext(inputs.positions, self._attention, self._operations)
+        hidden = self._model.forward(inputs.ids, ctx)
         return Step(self, plan, inputs, hidden)
 
     @torch.inference_mode()
@@ -72,7 +76,10 @@ class Executor:
         ids = np.zeros(0, np.int32)
         logprobs: dict[int, TokenLogprobs] = {}
         if len(rows):
-            logits = self._model.logits(hidden[torch.from_numpy(inputs.last[rows]).long()])
+            last = hidden  # of a decode step: every token is one row's last
+            if len(rows) != len(hidden):
+                last = hidden[torch.from_numpy(inputs.last[rows]).long()]
+            logits = self._model.logits(last)
             ids, found = sample(logits, plan.slots[rows], plan.samples[rows], self._sampling, mask)
             logprobs = {int(rows[index]): values for index, values in found.items()}
             self._inputs.remember(plan, rows, torch.from_numpy(ids))

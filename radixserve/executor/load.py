@@ -23,6 +23,7 @@ from radixserve.executor.executor import Executor
 from radixserve.executor.kv_pool import KvPool, bytes_per_token
 from radixserve.kernels.cpu import library
 from radixserve.kernels.cpu.library import Library
+from radixserve.layers.operations import layer_operations
 from radixserve.log import logger
 from radixserve.models.decoder import Decoder, attention_shape
 from radixserve.models.registry import Model, load_model
@@ -91,11 +92,21 @@ def _device(config: Config) -> Device | None:
 
 def _attending(config: Config, spec: ModelSpec) -> Config:
     """The config with a backend that has what the model's attention needs."""
-    has_terms = any(spec.windows) or spec.softcap or spec.has_sinks
-    if config.model.attention != "native" or not has_terms:
+    lacking = [
+        name
+        for name, is_needed in (
+            ("sliding windows", any(spec.windows)),
+            ("capped scores", bool(spec.softcap)),
+            ("attention sinks", spec.has_sinks),
+            (f"activation {spec.activation}", spec.activation != "silu"),
+        )
+        if is_needed
+    ]
+    if config.model.attention != "native" or not lacking:
         return config
     logger.warning(
-        "attention: cpu and not native, whose kernels have no sliding windows (the model has some)"
+        "attention: cpu and not native, whose kernels have no %s, as this model needs",
+        ", ".join(lacking),
     )
     model = msgspec.structs.replace(config.model, attention="cpu")
     return msgspec.structs.replace(config, model=model)
@@ -143,7 +154,9 @@ def _on_host(
     pool = _pool(config, model, spec, pages, place)
     attention = _attention(config, model, pool, place)
     sampling = SamplingBatch(slots, spec.vocab_size, place, valid_ids, native)
-    return Executor(model, pool, attention, sampling, slots, place), pages
+    # On the host Triton's kernels run under its interpreter alone.
+    operations = layer_operations(has_kernels=config.model.attention == "triton")
+    return Executor(model, pool, attention, sampling, slots, place, operations), pages
 
 
 def on_device(

@@ -1,4 +1,4 @@
-"""The attention layer: projections, optional q/k norm, rotary, then the backend.
+"""The attention layer: projections around optional q/k norm, rotary and the backend.
 
 Owns: its projections and norms. Must not know: pages, rows, which backend runs.
 """
@@ -26,7 +26,7 @@ class AttentionOptions:
 
 
 class Attention:
-    """Layer `layer_id`: [tokens, hidden_size] -> [tokens, hidden_size]."""
+    """Layer `layer_id`: qkv, [tokens, hidden_size] -> heads, then attend, then output."""
 
     def __init__(
         self,
@@ -64,22 +64,25 @@ class Attention:
             self.q_norm = RmsNorm(shape.head_dim, options.qk_norm_eps, dtype=dtype, device=device)
             self.k_norm = RmsNorm(shape.head_dim, options.qk_norm_eps, dtype=dtype, device=device)
 
-    def __call__(
-        self, hidden: torch.Tensor, rotation: Rotation, ctx: ForwardContext
+    def attend(
+        self, projected: torch.Tensor, rotation: Rotation, ctx: ForwardContext
     ) -> torch.Tensor:
+        """projected: [tokens, (num_qo_heads + 2 * num_kv_heads) * head_dim], of qkv; it may be
+        changed. Returns [tokens, num_qo_heads * head_dim], for output."""
         shape = self._shape
-        heads = self.qkv(hidden).view(hidden.shape[0], -1, shape.head_dim)
+        heads = projected.view(projected.shape[0], -1, shape.head_dim)
         rotating = ctx.attention.rotating
         if rotating is not None:
-            return self.output(self._rotating(rotating, heads, rotation))
+            return self._rotating(rotating, heads, rotation)
         # q and k lie side by side, so one rotation serves both.
         parts = [shape.num_qo_heads, shape.num_kv_heads]
         qk, v = heads[:, : sum(parts)], heads[:, sum(parts) :]
         if self.q_norm is not None and self.k_norm is not None:
             q, k = torch.split(qk, parts, dim=1)
-            qk = torch.cat((self.q_norm(q), self.k_norm(k)), dim=1)
+            normed = self.q_norm(q, ctx.operations), self.k_norm(k, ctx.operations)
+            qk = torch.cat(normed, dim=1)
         q, k = torch.split(rotate(qk, rotation), parts, dim=1)
-        return self.output(ctx.attention.run(self._layer_id, q, k, v))
+        return ctx.attention.run(self._layer_id, q, k, v)
 
     def _rotating(
         self, backend: RotatingBackend, heads: torch.Tensor, rotation: Rotation

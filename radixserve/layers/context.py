@@ -7,11 +7,14 @@ from dataclasses import dataclass
 import torch
 
 from radixserve.attention.base import AttentionBackend
+from radixserve.layers.operations import TORCH_LAYERS, LayerOperations
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardContext:
-    """positions: [tokens] int64, each token's place in its own sequence."""
+    """positions: [tokens] int64, each token's place in its own sequence. operations: those between
+    the matrix products."""
 
     positions: torch.Tensor
     attention: AttentionBackend
+    operations: LayerOperations = TORCH_LAYERS

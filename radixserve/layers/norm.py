@@ -6,7 +6,8 @@ Owns: the weight. Must not know: what is normalised.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
+
+from radixserve.layers.operations import TORCH_LAYERS, LayerOperations
 
 
 class RmsNorm:
@@ -24,13 +25,14 @@ class RmsNorm:
         device: torch.device,
     ) -> None:
         self.weight = torch.empty(size, dtype=dtype, device=device)
-        self._eps = eps
+        self.eps = eps
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, operations: LayerOperations = TORCH_LAYERS) -> torch.Tensor:
         """x: [..., size]. Returns the same shape and dtype."""
-        return F.rms_norm(x, self.weight.shape, self.weight, self._eps)
+        return operations.rms_norm(x, self.weight, self.eps)
 
-    def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def add(
+        self, x: torch.Tensor, residual: torch.Tensor, operations: LayerOperations
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """The norm of x + residual, and that sum. x, residual: [..., size]."""
-        total = residual + x
-        return self(total), total
+        return operations.add_rms_norm(x, residual, self.weight, self.eps)

@@ -6,16 +6,18 @@ Must not know: files, pages, requests, sampling.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 
 from radixserve.attention.base import AttentionShape, AttentionTensors
-from radixserve.layers.activation import silu_mul
 from radixserve.layers.attention import Attention, AttentionOptions
 from radixserve.layers.context import ForwardContext
 from radixserve.layers.embedding import Embedding
 from radixserve.layers.linear import Linear
 from radixserve.layers.norm import RmsNorm
-from radixserve.layers.rotary import Rotation, frequencies, rotation, scale_llama3
+from radixserve.layers.operations import LayerOperations
+from radixserve.layers.rotary import frequencies, rotation, scale_llama3
 from radixserve.models.spec import ModelSpec, RopeSpec
 
 
@@ -52,7 +54,7 @@ def inverse_frequencies(rope: RopeSpec, head_dim: int) -> torch.Tensor:
 
 
 class FeedForward:
-    """down(silu(gate(x)) * up(x)): [tokens, hidden_size] -> [tokens, hidden_size]."""
+    """down(act(gate(x)) * up(x)): [tokens, hidden_size] -> [tokens, hidden_size]."""
 
     def __init__(
         self,
@@ -61,6 +63,7 @@ class FeedForward:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
+        self.activation = spec.activation
         self.gate_up = Linear(
             spec.hidden_size,
             (spec.intermediate_size, spec.intermediate_size),
@@ -76,8 +79,9 @@ class FeedForward:
             device=device,
         )
 
-    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.down(silu_mul(self.gate_up(hidden)))
+    def __call__(self, hidden: torch.Tensor, operations: LayerOperations) -> torch.Tensor:
+        gated = operations.gelu_mul if self.activation == "gelu_tanh" else operations.silu_mul
+        return self.down(gated(self.gate_up(hidden)))
 
     def views(self, prefix: str) -> dict[str, torch.Tensor]:
         """Checkpoint name -> the part of a parameter that it fills."""
@@ -110,13 +114,6 @@ class DecoderLayer:
         )
         self.feed_forward = FeedForward(spec, dtype=dtype, device=device)
 
-    def __call__(
-        self, hidden: torch.Tensor, rotation: Rotation, ctx: ForwardContext
-    ) -> torch.Tensor:
-        attended = self.attention(self.input_norm(hidden), rotation, ctx)
-        normed, hidden = self.post_norm.add(attended, hidden)
-        return hidden + self.feed_forward(normed)
-
     def views(self, prefix: str) -> dict[str, torch.Tensor]:
         """Checkpoint name -> the part of a parameter that it fills."""
         norms = {
@@ -127,9 +124,61 @@ class DecoderLayer:
         return norms | attention | self.feed_forward.views(f"{prefix}.mlp")
 
 
+class LayerParts(Protocol):
+    """What a layer computes on both sides of its attention. What it adds to the hidden states is
+    added by the norm behind it: `delta` is still to come on top of `hidden`, None before the first
+    layer. All are [tokens, hidden_size]."""
+
+    def enter(
+        self,
+        layer: DecoderLayer,
+        delta: torch.Tensor | None,
+        hidden: torch.Tensor,
+        operations: LayerOperations,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What attention takes, of layer.attention.qkv, and the hidden states with delta."""
+
+    def leave(
+        self,
+        layer: DecoderLayer,
+        attended: torch.Tensor,
+        hidden: torch.Tensor,
+        operations: LayerOperations,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """attended: of layer.attention.attend. The next delta and hidden states."""
+
+
+class PlainParts:
+    """One operation after another."""
+
+    def enter(
+        self,
+        layer: DecoderLayer,
+        delta: torch.Tensor | None,
+        hidden: torch.Tensor,
+        operations: LayerOperations,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if delta is None:
+            normed = layer.input_norm(hidden, operations)
+        else:
+            normed, hidden = layer.input_norm.add(delta, hidden, operations)
+        return layer.attention.qkv(normed), hidden
+
+    def leave(
+        self,
+        layer: DecoderLayer,
+        attended: torch.Tensor,
+        hidden: torch.Tensor,
+        operations: LayerOperations,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        added = layer.attention.output(attended)
+        normed, hidden = layer.post_norm.add(added, hidden, operations)
+        return layer.feed_forward(normed, operations), hidden
+
+
 class Decoder:
     """Token ids to hidden states to logits, in torch. Parameters are empty until `views` are
-    filled."""
+    filled. parts: how layers compute beside their attention (compiled.py has another way)."""
 
     def __init__(
         self,
@@ -153,6 +202,7 @@ class Decoder:
             for layer_id in range(spec.num_layers)
         ]
         self.norm = RmsNorm(spec.hidden_size, spec.rms_eps, dtype=dtype, device=device)
+        self.parts: LayerParts = PlainParts()
         self.inv_freq = inverse_frequencies(spec.rope, spec.head_dim).to(device)
 
     @torch.inference_mode()
@@ -163,9 +213,14 @@ class Decoder:
         """
         turn = rotation(self.inv_freq, ctx.positions)
         hidden = self.embedding.embed(ids)
+        delta: torch.Tensor | None = None
         for layer in self.layers:
-            hidden = layer(hidden, turn, ctx)
-        return self.norm(hidden)
+            projected, hidden = self.parts.enter(layer, delta, hidden, ctx.operations)
+            attended = layer.attention.attend(projected, turn, ctx)
+            delta, hidden = self.parts.leave(layer, attended, hidden, ctx.operations)
+        if delta is None:
+            return self.norm(hidden, ctx.operations)
+        return self.norm.add(delta, hidden, ctx.operations)[0]
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -65,6 +65,7 @@ class ModelSpec:
     has_output_bias: bool = False
     has_mlp_bias: bool = False
     has_qk_norm: bool = False
+    activation: Literal["silu", "gelu_tanh"] = "silu"
     windows: tuple[int, ...] = ()
     softcap: float = 0.0
     has_sinks: bool = False
@@ -167,6 +168,7 @@ def _from_folder(folder: pathlib.Path) -> ModelSpec:
         has_output_bias=bias if family.has_output_bias is None else family.has_output_bias,
         has_mlp_bias=family.takes_mlp_bias and bool(config.get("mlp_bias", False)),
         has_qk_norm=family.has_qk_norm,
+        activation=_activation(config),
         windows=_windows(config, family, layers, context_len),
         eos_ids=_union(config.get("eos_token_id"), generation.get("eos_token_id")),
         bos_id=bos_ids[0] if bos_ids else None,
@@ -182,12 +184,19 @@ def _architecture(config: dict[str, Any]) -> Architecture:
 
 
 def _refuse_unsupported(config: dict[str, Any]) -> None:
-    activation = config.get("hidden_act", "silu")
-    if activation not in ("silu", "swish"):
-        raise ValueError(f"hidden_act {activation!r} is not supported (only silu)")
     if method := config.get("quantization_config"):
         name = method.get("quant_method", "unnamed")
         raise ValueError(f"quantization_config ({name}) is not supported")
+
+
+def _activation(config: dict[str, Any]) -> Literal["silu", "gelu_tanh"]:
+    match config.get("hidden_act", "silu"):
+        case "silu" | "swish":
+            return "silu"
+        case "gelu_pytorch_tanh" | "gelu_new":
+            return "gelu_tanh"
+        case other:
+            raise ValueError(f"hidden_act {other!r} is not supported (silu, gelu_pytorch_tanh)")
 
 
 _WINDOW = 4096  # where the key is absent

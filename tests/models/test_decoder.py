@@ -21,6 +21,7 @@ CASES = {
             "rope": {"rope_type": "default", "rope_theta": 500000.0},
         },
     ),
+    "llama with gelu": ("llama", {"hidden_act": "gelu_pytorch_tanh"}),
     "llama without GQA": ("llama", {"num_key_value_heads": 4}),
     "mistral": ("mistral", {}),
     "mistral, window as long as the context": ("mistral", {"sliding_window": 2048}),
