@@ -6,11 +6,33 @@ Owns: the arithmetic of admission. Must not know: the queue, the tree.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from radixserve.errors import ContextTooLong, InvalidRequest
+from radixserve.errors import ContextTooLong, InvalidRequest, QueueFull
 from radixserve.ints import ceil_div
 from radixserve.scheduler.request import Request
 from radixserve.wire.messages import Generate
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """max_waiting: requests in the queue. capacity: tokens of the KV pool. context_len and
+    vocab_size: of the model."""
+
+    max_waiting: int
+    context_len: int
+    capacity: int
+    vocab_size: int
+
+    def allowed(self, message: Generate, waiting: int) -> int:
+        """max_new_tokens of the request, clamped to what context and KV pool can hold.
+
+        waiting: requests before it. Raises QueueFull, ContextTooLong when not even one output token
+        fits, InvalidRequest for a bad prompt.
+        """
+        if waiting >= self.max_waiting:
+            raise QueueFull(f"{waiting} requests are waiting; try again later")
+        return allowed_new_tokens(message, self.context_len, self.capacity, self.vocab_size)
 
 
 def allowed_new_tokens(message: Generate, context_len: int, capacity: int, vocab_size: int) -> int:

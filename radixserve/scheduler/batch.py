@@ -39,10 +39,8 @@ class PlannedRow(NamedTuple):
     pools: bool
 
 
-def _output(row: PlannedRow) -> Output:
-    if row.pools:
-        return Output.HIDDEN
-    return Output.SAMPLE if row.samples else Output.NONE
+_planned = tuple.__new__  # a third of the time of PlannedRow(..), for each row of each step
+_NONE, _SAMPLE, _HIDDEN = int(Output.NONE), int(Output.SAMPLE), int(Output.HIDDEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +64,11 @@ class StepBuilder:
         self._slots: list[int] = []
         self._starts: list[int] = []
         self._ends: list[int] = []
-        self._samples: list[bool] = []
+        self._outputs: list[int] = []
+        self._draws: list[int] = []
         self._ids: list[Int32] = []
         self._pages: list[Int32] = []
+        self._page_counts: list[int] = []
         self._scores: list[ScoreRange] = []
         self._hidden: list[HiddenRange] = []
         self._opened: list[Opened] = []
@@ -103,20 +103,35 @@ class StepBuilder:
 
         ids: those tokens, or None for the one its slot sampled last. samples: draw the next token.
         """
-        assert request.lease is not None
-        assert request.slot is not None
         start = request.computed
-        self.budget -= end - start
         self._tell_forced(request)
         scored_from = None if ids is None else self._score(request, start, end)
         pools = self._pool(request, start, end)
         self._rows.append(PlannedRow(request, end, samples, scored_from, pools))
-        self._slots.append(request.slot)
+        self._outputs.append(_HIDDEN if pools else _SAMPLE if samples else _NONE)
+        self._draws.append(end if samples else 0)
+        self._put(request, start, end, _LAST_SAMPLED if ids is None else ids)
+
+    def add_decode(self, request: Request, end: int) -> None:
+        """The same as add() of the token that its slot sampled last, of a request that decodes and
+        has no grammar: nothing of it is forced, scored or pooled."""
+        self._rows.append(_planned(PlannedRow, (request, end, True, None, False)))
+        self._outputs.append(_SAMPLE)
+        self._draws.append(end)
+        self._put(request, request.computed, end, _LAST_SAMPLED)
+
+    def _put(self, request: Request, start: int, end: int, ids: Int32) -> None:
+        slot, lease = request.slot, request.lease
+        assert slot is not None
+        assert lease is not None
+        self.budget -= end - start
+        self._slots.append(slot)
         self._starts.append(start)
         self._ends.append(end)
-        self._samples.append(samples)
-        self._ids.append(_LAST_SAMPLED if ids is None else ids)
-        self._pages.append(request.lease.pages[: -(-end // self._page_size)])
+        self._ids.append(ids)
+        pages, count = lease.pages, -(-end // self._page_size)
+        self._pages.append(pages if len(pages) == count else pages[:count])
+        self._page_counts.append(count)
 
     def _tell_forced(self, request: Request) -> None:
         """Tell the executor's penalties of output tokens that it has not sampled."""
@@ -155,11 +170,13 @@ class StepBuilder:
     def build(self, closed: tuple[SlotId, ...]) -> StepPlan:
         """The finished plan; at least one row."""
         indptr = np.zeros(len(self._pages) + 1, np.int32)
-        np.cumsum([len(pages) for pages in self._pages], out=indptr[1:])
+        np.cumsum(self._page_counts, out=indptr[1:])
         positions = np.asarray(self._starts, np.int32)
         ends = np.asarray(self._ends, np.int32)
         lengths = ends - positions
-        samples = np.asarray(self._samples, np.bool_)
+        from_last = np.asarray([ids is _LAST_SAMPLED for ids in self._ids], np.bool_)
+        only_decodes = bool(from_last.all())
+        ids = np.zeros(len(ends), np.int32) if only_decodes else np.concatenate(self._ids)
         indices = np.concatenate(self._pages).astype(np.int32, copy=False)
         shared: tuple[SharedGroup, ...] = ()
         if self._shares_prefixes:
@@ -169,12 +186,12 @@ class StepBuilder:
             slots=np.asarray(self._slots, np.int32),
             positions=positions,
             lengths=lengths,
-            ids=np.concatenate(self._ids),
-            from_last=np.asarray([ids is _LAST_SAMPLED for ids in self._ids], np.bool_),
-            outputs=np.asarray([_output(row) for row in self._rows], np.int8),
+            ids=ids,
+            from_last=from_last,
+            outputs=np.asarray(self._outputs, np.int8),
             page_indptr=indptr,
             page_indices=indices,
-            samples=np.where(samples, ends, np.int32(0)),
+            samples=np.asarray(self._draws, np.int32),
             opened=tuple(self._opened),
             appended=tuple(self._appended),
             closed=closed,

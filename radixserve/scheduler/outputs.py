@@ -53,8 +53,12 @@ class Outputs:
         self._generated_tokens = 0
         self._forced_tokens = 0
 
-    def count_cached(self, n: int) -> None:
-        self._cached_tokens += n
+    def count_cached(self, request: Request, start: int, end: int) -> None:
+        """Tokens [start, end) came from the cache; output that was there before them counts not."""
+        if len(request.output) == request.opening_len and not request.failures:
+            n = min(end, request.prompt_len) - min(start, request.prompt_len)
+            request.cached_tokens += n
+            self._cached_tokens += n
 
     def count_computed(self, request: Request, n: int) -> None:
         request.computed_tokens += n

@@ -95,6 +95,19 @@ class RequestPages:
         if owner is not None and ref is not None and request.lease is not None and not has_ended:
             self._cache.retention.keep(request.lease, owner, ref.call, ref.parent)
 
+    def gauges(self) -> dict[str, int]:
+        """Of the pool, in tokens, by the names that Gauges has for them."""
+        cache = self._cache
+        free, evictable = cache.free_pages, cache.evictable_pages
+        pages = {
+            "kv_tokens": cache.total_pages,
+            "free_tokens": free,
+            "evictable_tokens": evictable,
+            "locked_tokens": cache.total_pages - free - evictable,
+        }
+        tokens = {name: count * cache.page_size for name, count in pages.items()}
+        return tokens | {"evicted_tokens": cache.evicted_tokens}
+
     @staticmethod
     def own(request: Request) -> int:
         """Pages that nobody else has."""

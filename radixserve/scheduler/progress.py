@@ -31,13 +31,18 @@ class Progress:
     error: RequestError | None = None
 
 
+def ending_at(request: Request, token: int) -> Ending | None:
+    """How the next token of a request without a grammar ends it."""
+    ending = request.check.push(token)
+    if ending is None and len(request.output) + 1 >= request.max_new_tokens:
+        return Ending(FinishReason.LENGTH)
+    return ending
+
+
 def sampled(request: Request, token: int) -> Progress:
     """The next token of `request`."""
     if request.guide is None:
-        ending = request.check.push(token)
-        if ending is None and request.room <= 1:
-            ending = Ending(FinishReason.LENGTH)
-        return Progress([token], ending=ending)
+        return Progress([token], ending=ending_at(request, token))
     try:
         taken = request.guide.take(token, request.room - 1)
     except ValueError as error:

@@ -66,6 +66,7 @@ class Request:
         "prompt",
         "prompt_len",
         "queue_seconds",
+        "rid",
         "sampling",
         "scored",
         "slot",
@@ -82,6 +83,7 @@ class Request:
         guide: Guide | None = None,
     ) -> None:
         self.message = message
+        self.rid = message.rid
         self.guide = guide
         self.arrival = arrival
         self.arrived_at = time.monotonic()
@@ -114,6 +116,12 @@ class Request:
         self.failures = 0
         self.bookmark = Bookmark(message.namespace, self.key, self.match_limit)
 
+    def launch(self, end: int, *, samples: bool) -> None:
+        """A step will compute its tokens up to `end`, and draw the next one if it samples."""
+        self.computed = end
+        self.in_flight += 1
+        self.sampling += samples
+
     def queue(self) -> None:
         """It waits, with all that is known of it."""
         self.key = self.tokens().tobytes()
@@ -133,10 +141,6 @@ class Request:
             return b""
         count = self.prompt_len if self.message.pooling == "mean" else 1
         return (self.pooled / count).astype("<f4").tobytes()
-
-    @property
-    def rid(self) -> str:
-        return self.message.rid
 
     @property
     def known_len(self) -> int:

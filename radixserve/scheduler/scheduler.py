@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from radixserve.cache.prefix import PrefixCache
 from radixserve.cache.retention import Owner
 from radixserve.config.schema import ScheduleConfig
-from radixserve.errors import ConfigError, QueueFull, RequestError
+from radixserve.errors import ConfigError, RequestError
 from radixserve.guide import Guide
 from radixserve.ints import round_down
 from radixserve.plan import SlotId, StepPlan, StepResult
 from radixserve.scheduler import progress
-from radixserve.scheduler.admission import allowed_new_tokens
+from radixserve.scheduler.admission import Bounds
 from radixserve.scheduler.batch import LaunchedStep, StepBuilder
 from radixserve.scheduler.finish import Ending, FinishCheck
 from radixserve.scheduler.outputs import Outputs, finished, on_wire
@@ -67,8 +67,9 @@ class Scheduler:
         self._config = config
         self.cache = self._cache = cache
         self._pages = RequestPages(cache, config.reserve)
-        self._context_len = context_len
-        self._vocab_size = vocab_size
+        self._bounds = Bounds(
+            config.max_waiting, context_len, cache.total_pages * cache.page_size, vocab_size
+        )
         self._stop_ids = tuple(stop_ids)
         self._token_bytes = token_bytes
         self._requests: dict[str, Request] = {}
@@ -86,7 +87,7 @@ class Scheduler:
     def handle(self, message: Generate, guide: Guide | None = None) -> list[FromEngine]:
         """Queue a request, or refuse it with its one Finished. guide: its constraint's."""
         try:
-            allowed = self._allowed(message, len(self._waiting))
+            allowed = self._bounds.allowed(message, len(self._waiting))
             check = FinishCheck(message.params, self._stop_ids, self._token_bytes)
             request = Request(message, self._arrivals, allowed, check, guide)
             opening = None if guide is None else progress.opened(request, guide)
@@ -108,20 +109,10 @@ class Scheduler:
         held: requests that wait for theirs.
         """
         try:
-            self._allowed(message, len(self._waiting) + held)
+            self._bounds.allowed(message, len(self._waiting) + held)
         except RequestError as error:
             return finished(message.rid, FinishReason.ERROR, error=error)
         return None
-
-    def _allowed(self, message: Generate, waiting: int) -> int:
-        if waiting >= self._config.max_waiting:
-            raise QueueFull(f"{waiting} requests are waiting; try again later")
-        return allowed_new_tokens(
-            message,
-            self._context_len,
-            self._cache.total_pages * self._cache.page_size,
-            self._vocab_size,
-        )
 
     def abort(self, rid: str) -> list[FromEngine]:
         """End a request wherever it is; nothing for one that is not here."""
@@ -147,14 +138,14 @@ class Scheduler:
             shares_prefixes=self._config.shared_attention,
         )
         for request in list(self._running):
-            if request.phase is Phase.RUNNING and not request.prefilling:
+            if request.computed >= request.prefill_len and request.phase is Phase.RUNNING:
                 self._plan_decode(builder, request)
-        for request in self._running:
-            if request.prefilling and self._may_prefill(builder):
+        for request in [r for r in self._running if r.computed < r.prefill_len]:
+            if self._may_prefill(builder):
                 assert request.lease is not None
                 before = request.computed
                 request.computed = self._cache.advance(request.lease, before)
-                self._count_cached(request, before, request.computed)
+                self._outputs.count_cached(request, before, request.computed)
                 self._plan_chunk(builder, request)
         self._admit(builder)
         if not len(builder):
@@ -162,8 +153,7 @@ class Scheduler:
             return None
         self._launched.append(LaunchedStep(step, builder.rows))
         self._steps += 1
-        closed = tuple(self._closed)
-        self._closed.clear()
+        closed, self._closed = tuple(self._closed), []
         return builder.build(closed)
 
     def apply(self, result: StepResult) -> list[FromEngine]:
@@ -175,27 +165,27 @@ class Scheduler:
         sampled = dict(zip(result.rows.tolist(), result.ids.tolist()))
         scores, hidden = iter(result.scores), iter(result.hidden)
         for index, row in enumerate(launched.rows):
-            request = row.request
+            request, computed_to, samples, scored_from, pools = row
             request.in_flight -= 1
-            request.sampling -= row.samples
-            score = next(scores) if row.scored_from is not None else None
-            states = next(hidden) if row.pools else None
+            request.sampling -= samples
+            score = next(scores) if scored_from is not None else None
+            states = next(hidden) if pools else None
             if request.phase is Phase.ENDED:
                 if not request.in_flight:
                     self._pages.publish_and_drop(request)
                 continue
-            if row.scored_from is not None and score is not None:
-                events += self._outputs.score(request, row.scored_from, score)
+            if scored_from is not None and score is not None:
+                events += self._outputs.score(request, scored_from, score)
             if states is not None:
                 request.add_hidden(states)
-            if row.computed_to == request.prefill_len:
-                self._pages.commit(request, row.computed_to, row.computed_to)
-            if row.samples:
+            if computed_to == request.prefill_len:
+                self._pages.commit(request, computed_to, computed_to)
+            if samples:
                 request.told += 1
                 values = result.logprobs.get(index)
-                found = progress.sampled(request, sampled[index])
-                events += self._advance(request, found, None if values is None else on_wire(values))
-            elif row.computed_to == request.prefill_len and not request.max_new_tokens:
+                logprobs = None if values is None else on_wire(values)
+                events += self._take(request, sampled[index], logprobs)
+            elif computed_to == request.prefill_len and not request.max_new_tokens:
                 events.append(self._end(request, request.after_prefill))
         return events
 
@@ -226,17 +216,11 @@ class Scheduler:
         return events
 
     def gauges(self) -> Gauges:
-        cache = self._cache
-        size = cache.page_size
         return self._outputs.gauges(
             running=len(self._running),
             waiting=len(self._waiting),
-            kv_tokens=cache.total_pages * size,
-            free_tokens=cache.free_pages * size,
-            evictable_tokens=cache.evictable_pages * size,
-            locked_tokens=(cache.total_pages - cache.free_pages - cache.evictable_pages) * size,
             steps=self._steps,
-            evicted_tokens=cache.evicted_tokens,
+            **self._pages.gauges(),
         )
 
     def guides(self) -> list[Guide | None]:
@@ -256,22 +240,37 @@ class Scheduler:
         return min(builder.budget, self._config.chunk) >= self._cache.page_size
 
     def _plan_decode(self, builder: StepBuilder, request: Request) -> None:
+        if request.guide is not None:
+            self._plan_guided(builder, request)
+            return
+        drawn = len(request.output) + request.sampling
+        if drawn >= request.max_new_tokens:
+            return
+        end = request.prompt_len + drawn
+        if self._reaches(builder, request, end):
+            builder.add_decode(request, end)
+            request.launch(end, samples=True)
+
+    def _plan_guided(self, builder: StepBuilder, request: Request) -> None:
+        """A row of all that is known and not computed: some of it may have been forced."""
         if not request.wants_decode:
             return
-        lease = request.lease
-        assert lease is not None
-        end = request.seq_len
-        ids = None
-        if request.guide is not None:
-            end = min(end, request.computed + max(1, min(builder.budget, self._config.chunk)))
-            ids = request.output_ids(request.computed, end)
-        if end > len(lease.pages) * self._cache.page_size:
-            while not self._cache.grow(lease, end):
-                if not self._retract(builder) or request.phase is not Phase.RUNNING:
-                    return
-        samples = end == request.seq_len
-        builder.add(request, end, ids, samples=samples)
-        self._launch(request, end, samples=samples)
+        start, total = request.computed, request.seq_len
+        end = min(total, start + max(1, min(builder.budget, self._config.chunk)))
+        ids = request.output_ids(start, end)
+        if self._reaches(builder, request, end):
+            builder.add(request, end, ids, samples=end == total)
+            request.launch(end, samples=end == total)
+
+    def _reaches(self, builder: StepBuilder, request: Request, end: int) -> bool:
+        """Whether the request has pages for so many tokens, be it that another gives up its own."""
+        assert request.lease is not None
+        if end <= len(request.lease.pages) * self._cache.page_size:
+            return True
+        while not self._cache.grow(request.lease, end):
+            if not self._retract(builder) or request.phase is not Phase.RUNNING:
+                return False
+        return True
 
     def _plan_chunk(self, builder: StepBuilder, request: Request) -> None:
         """The next chunk; its end is on a page border unless it ends the prefill."""
@@ -285,12 +284,7 @@ class Scheduler:
         self._pages.commit(request, end, start)
         builder.add(request, end, request.tokens()[start:end], samples=samples)
         self._outputs.count_computed(request, max(0, min(end, request.prompt_len) - start))
-        self._launch(request, end, samples=samples)
-
-    def _launch(self, request: Request, end: int, *, samples: bool) -> None:
-        request.computed = end
-        request.in_flight += 1
-        request.sampling += samples
+        request.launch(end, samples=samples)
 
     def _admit(self, builder: StepBuilder) -> None:
         if not self._waiting or not self._free_slots or not self._may_prefill(builder):
@@ -314,23 +308,16 @@ class Scheduler:
         request.prefill_len = request.known_len
         request.computed, request.pooled = request.lease.matched, None
         self._running.append(request)
-        self._count_cached(request, 0, request.computed)
+        self._outputs.count_cached(request, 0, request.computed)
         builder.open(request)
-
-    def _count_cached(self, request: Request, start: int, end: int) -> None:
-        """Tokens [start, end) came from the cache; output that was there before them counts not."""
-        if len(request.output) == request.opening_len and not request.failures:
-            n = min(end, request.prompt_len) - min(start, request.prompt_len)
-            request.cached_tokens += n
-            self._outputs.count_cached(n)
 
     def _retract(self, builder: StepBuilder) -> bool:
         """Free pages for a decode row: retract who alone holds most. False: wait a step."""
         planned = {id(row.request) for row in builder.rows}
-        victims = [r for r in self._running if not r.in_flight and id(r) not in planned]
-        if not victims:
+        victims = (r for r in self._running if not r.in_flight and id(r) not in planned)
+        victim = max(victims, key=lambda r: (self._pages.own(r), r.arrival), default=None)
+        if victim is None:
             return False
-        victim = max(victims, key=lambda r: (self._pages.own(r), r.arrival))
         self._outputs.retractions += 1
         builder.retracted = True
         self._give_up_pages(victim)
@@ -347,6 +334,14 @@ class Scheduler:
         request.opening_len = len(request.output)
         request.queue()
         return events
+
+    def _take(self, request: Request, token: int, values: Logprobs | None) -> list[FromEngine]:
+        """Its next token has been sampled."""
+        if request.guide is not None:
+            return self._advance(request, progress.sampled(request, token), values)
+        ending = progress.ending_at(request, token)
+        told = self._outputs.tokens(request, [token], values)
+        return [told] if ending is None else [told, self._end(request, ending)]
 
     def _advance(
         self, request: Request, found: Progress, logprobs: Logprobs | None

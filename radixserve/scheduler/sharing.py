@@ -8,6 +8,7 @@ it is the same too, because pages are shared along paths of the tree.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from radixserve.plan import Int32, SharedGroup
 
@@ -34,36 +35,53 @@ def shared_groups(
     Example, page_size 64, three decode rows with the pages [7, 2, 4], [7, 2, 5] and [7, 3]:
     (SharedGroup((0, 1, 2), 0, 1), SharedGroup((0, 1), 1, 2)).
     """
+    least = -(-MIN_TOKENS // page_size)
     usable = np.where(lengths <= MAX_QUERIES, positions // page_size, 0)
+    among = _sharing(usable, page_indptr, page_indices, least)
+    if not len(among):
+        return ()
+    usable = usable[among]
     stride = 1 + int(usable.sum()) // MAX_LOOKED_AT
     counts = usable // stride
-    reached = np.cumsum(counts)
+    reached = np.cumsum(counts, dtype=np.int32)
     total = int(reached[-1])
     if not total:
         return ()
-    ordinals = np.arange(total, dtype=np.int32) - np.repeat(reached - counts, counts)
-    places = ordinals * stride + (stride - 1)
-    pages = page_indices[np.repeat(page_indptr[:-1], counts) + places]
+    begins = page_indptr[among]
+    ordinals = np.arange(total, dtype=np.int32)
+    ordinals -= np.repeat(reached - counts, counts)
+    places = ordinals if stride == 1 else ordinals * stride + (stride - 1)
+    pages = np.take(page_indices, np.repeat(begins, counts) + places)
     # How many rows have a page falls along each path; where it does, a group ends.
-    holders = np.bincount(pages)[pages]
+    holders = np.take(np.bincount(pages), pages)
     is_last = np.ones(total, np.bool_)
     np.logical_or(holders[1:] != holders[:-1], ordinals[1:] == 0, out=is_last[:-1])
     ends = np.flatnonzero(is_last & (holders > 1))
     rows = np.searchsorted(reached, ends, side="right")
     order = np.lexsort((rows, pages[ends], places[ends]))
-    ends, rows = ends[order], rows[order]
-    return tuple(_worthy(rows.tolist(), holders[ends].tolist(), places[ends].tolist(), page_size))
+    ends, rows = ends[order], among[rows[order]]
+    return tuple(_worthy(rows.tolist(), holders[ends].tolist(), places[ends].tolist(), least))
+
+
+def _sharing(
+    usable: Int32, page_indptr: Int32, page_indices: Int32, least: int
+) -> npt.NDArray[np.intp]:
+    """The rows that share so many pages with another: no others can be in a group that pays."""
+    reaching = np.flatnonzero(usable >= least)
+    pages = page_indices[page_indptr[reaching] + (least - 1)]
+    if not len(pages):
+        return reaching
+    return reaching[np.bincount(pages)[pages] > 1]
 
 
 def _worthy(
-    rows: list[int], sizes: list[int], last_pages: list[int], page_size: int
+    rows: list[int], sizes: list[int], last_pages: list[int], least: int
 ) -> list[SharedGroup]:
     """The groups that reach far enough beyond those around them.
 
     The three lists have one entry for each row of each group, a group's side by side and outer
     groups first: the row, how many the group has, the place of its last page.
     """
-    least = -(-MIN_TOKENS // page_size)
     begins: dict[int, int] = {}
     groups = []
     at = 0
