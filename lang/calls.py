@@ -72,7 +72,10 @@ class Caller:
 
     A blocking call that has a deadline or may be tried again is made on a loop of its own thread,
     which lives until close(): only there can a call be left before its backend answers.
+    is_instant: calls never wait, so whoever appends makes them.
     """
+
+    is_instant = False
 
     def __init__(self, backend: Backend, retries: int, deadline: Deadline) -> None:
         if retries < 0:
@@ -199,7 +202,7 @@ class Caller:
     async def _try(self, call: Call, on_chunk: OnChunk) -> Any:
         rid = call.body["rid"]
         while True:
-            attempt = _Attempt(call, self._retries, on_chunk)
+            attempt = Attempt(call, self._retries, on_chunk)
             with attempt:
                 return await self._asend(call, attempt.on_chunk)
             await asyncio.sleep(attempt.pause)
@@ -220,7 +223,7 @@ class Caller:
         raise _ended_early()
 
 
-class _Attempt(contextlib.AbstractContextManager[None]):
+class Attempt(contextlib.AbstractContextManager[None]):
     """One try of a call. Swallows an error after which there is another; pause: until that one.
 
     What a reader has seen of a stream cannot be taken back, so then there is no other.

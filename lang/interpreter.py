@@ -98,7 +98,7 @@ class Interpreter:
         self.history = History()
         self.reports: list[CallReport] = [] if reports is None else reports
         self._place = place
-        self._settings = settings
+        self.settings = settings
         self._prompt = Prompt()
         self._text = ""
         self._shown = ""
@@ -123,7 +123,7 @@ class Interpreter:
 
     def blank(self) -> Interpreter:
         """What stands in for a child that has not begun."""
-        return Interpreter(Place(self._place.run), self._settings, self.reports)
+        return Interpreter(Place(self._place.run), self.settings, self.reports)
 
     def snapshot(self) -> dict[str, Any]:
         """What a finished state has to show, as a picklable value."""
@@ -144,7 +144,7 @@ class Interpreter:
             self._assign(name, value, kept["metas"].get(name))
 
     def _copy(self, place: Place) -> Interpreter:
-        child = Interpreter(place, self._settings, self.reports)
+        child = Interpreter(place, self.settings, self.reports)
         child.variables.update(self.variables)
         child.metas.update(self.metas)
         child.streams.update(self.streams)
@@ -220,10 +220,10 @@ class Interpreter:
             self.metas[name] = meta
 
     def _generate(self, op: Gen) -> Generator[Call, Any, None]:
-        sampling = op.sampling.over(self._settings.defaults)
+        sampling = op.sampling.over(self.settings.defaults)
         n = sampling.n or 1
         body = self._body(
-            self._prompt.parts(), sampling.params(), stream=self._settings.streaming and n == 1
+            self._prompt.parts(), sampling.params(), stream=self.settings.streaming and n == 1
         )
         self._add_seed(body)
         live = self._live = Stream()
@@ -308,9 +308,9 @@ class Interpreter:
 
     def _add_seed(self, body: dict[str, Any]) -> None:
         """A seed for this call, from the run's and the place; the same in every run of it."""
-        if self._settings.seed is None or "sampling_seed" in body["sampling_params"]:
+        if self.settings.seed is None or "sampling_seed" in body["sampling_params"]:
             return
-        source = f"{self._settings.seed}/{body['program']['call']}".encode()
+        source = f"{self.settings.seed}/{body['program']['call']}".encode()
         drawn = int.from_bytes(hashlib.blake2b(source, digest_size=8).digest(), "big")
         body["sampling_params"]["sampling_seed"] = drawn >> 1  # 63 bits
 

@@ -52,8 +52,10 @@ class Run:
         self._loop: Loop | None = None
         if on_loop:
             self._loop = Loop(self.caller.aperform, asyncio.get_running_loop())
-        root = self._loop or Inline(perform)
-        self._fork_driver = self._loop or (self._threads if use_thread else Inline(perform))
+        inline = Inline(perform)
+        root = inline if self.caller.is_instant else self._loop or inline
+        threads = self._threads if use_thread else inline
+        self._fork_driver = inline if self.caller.is_instant else self._loop or threads
         self.root = Branch(Interpreter(Place(self.id), settings), root)
         self._branches = [self.root]
         self._body: asyncio.Future[Any] | None = None

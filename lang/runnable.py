@@ -69,19 +69,23 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Opener:
-    """The settings of runs that are still to be opened; the backend is looked up for each."""
+    """The settings of runs that are still to be opened; the backend is looked up for each.
+
+    on_loop: the caller has an event loop to run on.
+    """
 
     given: Backend | EngineLink | None
     settings: Settings
     use_thread: bool
     timeout: float | None
     retries: int
+    on_loop: bool
 
     @property
     def backend(self) -> Backend:
         return resolve_backend(self.given)
 
-    def opening(self, caller: MakeCaller) -> OpenRun:
+    def opening(self, way: Way) -> OpenRun:
         def open_run(on_loop: bool) -> Run:
             return Run(
                 self.backend,
@@ -90,7 +94,7 @@ class Opener:
                 retries=self.retries,
                 use_thread=self.use_thread,
                 on_loop=on_loop,
-                caller=caller,
+                caller=way.caller,
             )
 
         return open_run
@@ -144,6 +148,7 @@ class Runnable:
             use_thread=use_thread,
             timeout=timeout,
             retries=retries,
+            on_loop=False,
         )
         work = self._work(args, given, opener)
         return work.start() if stream else work.run()
@@ -266,7 +271,7 @@ class Runnable:
         kwargs = self._bound | kwargs
         self._check(args, kwargs)
         way = self._way(opener, args, kwargs)
-        return Work(way.func, args, kwargs, opener.opening(way.caller))
+        return Work(way.func, args, kwargs, opener.opening(way))
 
     def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
@@ -292,10 +297,11 @@ def _opener(
     use_thread: bool = True,
     timeout: float | None = None,
     retries: int = 0,
+    on_loop: bool = True,
 ) -> Opener:
     """Opens runs with these settings, which are checked now."""
     seed = sampling.pop("seed", None)
     if seed is not None:
         LIMITS["sampling_seed"]("seed", seed)
     settings = Settings(run_defaults(cast("RunDefaults", sampling)), stream, seed)
-    return Opener(backend, settings, use_thread, timeout, retries)
+    return Opener(backend, settings, use_thread, timeout, retries, on_loop)

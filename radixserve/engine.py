@@ -20,9 +20,12 @@ from radixserve.gateway import Gateway
 from radixserve.launch import Launched, launch
 from radixserve.native.about import server_info
 from radixserve.native.service import NativeService
+from radixserve.programs.request import ProgramLimits, read_job
+from radixserve.programs.service import ProgramService
 from radixserve.wire.messages import Gauges
 
 T = TypeVar("T")
+NO_LIMITS = ProgramLimits()
 Body = dict[str, Any]
 Reply = dict[str, Any]
 
@@ -52,6 +55,7 @@ class Engine:
             self.close()
             raise
         self._service = NativeService(self._launched.gateway)
+        self._programs = ProgramService(self._service)
 
     # ---- generate ----
 
@@ -126,6 +130,26 @@ class Engine:
         finally:
             with contextlib.suppress(EngineDead):
                 self._run(chunks.close())
+
+    def program(self, body: Body) -> Reply:
+        """Run a compiled program to its end, without a round trip per call; a body of POST
+        /v1/programs. What compiled.run(backend=engine) gives is mostly easier to use.
+        """
+        return self._run(self._programs.run(read_job(body, NO_LIMITS)))
+
+    async def async_program(self, body: Body) -> Reply:
+        """program() for any event loop; cancelling the task ends the program."""
+        return await self._await(self._programs.run(read_job(body, NO_LIMITS)))
+
+    async def async_stream_program(self, body: Body) -> AsyncIterator[dict[str, Any]]:
+        """The events of a program's calls; an "error" is an exception. Closing it aborts."""
+        chunks = _Chunks(self._programs.stream(read_job(body, NO_LIMITS)))
+        try:
+            while (event := await self._await(chunks.next())) is not None:
+                yield event
+        finally:
+            with contextlib.suppress(EngineDead):
+                await self._await(chunks.close())
 
     def abort(self, rid: str) -> None:
         """End a request by its rid; unknown rids are ignored."""

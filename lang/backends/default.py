@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any, cast
 
 from radixserve.lang.backends.base import Backend
-from radixserve.lang.backends.engine import AsyncEngineBackend, EngineBackend, EngineLink
+from radixserve.lang.backends.engine import (
+    AsyncEngineBackend,
+    EngineBackend,
+    EngineLink,
+    ProgramEngineBackend,
+)
 
 _default: Backend | None = None
 
@@ -37,6 +42,8 @@ def get_server_info(backend: Backend | EngineLink | None = None) -> dict[str, An
 
 def _as_backend(backend: object) -> Backend:
     if hasattr(backend, "submit"):
+        if hasattr(backend, "async_stream_program"):
+            return ProgramEngineBackend(cast("EngineLink", backend))
         if hasattr(backend, "async_generate") and hasattr(backend, "async_stream"):
             return AsyncEngineBackend(cast("EngineLink", backend))
         return EngineBackend(cast("EngineLink", backend))

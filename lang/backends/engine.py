@@ -89,6 +89,21 @@ class AsyncEngineBackend(EngineBackend):
         return self._link
 
 
+class ProgramEngineBackend(AsyncEngineBackend):
+    """An engine that runs whole programs, too: async_program(body) and its company."""
+
+    def program(self, body: Body) -> dict[str, Any]:
+        return cast("dict[str, Any]", self._engine.program(body))
+
+    async def aprogram(self, body: Body) -> dict[str, Any]:
+        return cast("dict[str, Any]", await self._engine.async_program(body))
+
+    async def astream_program(self, body: Body) -> AsyncGenerator[dict[str, Any], None]:
+        async with contextlib.aclosing(self._engine.async_stream_program(body)) as events:
+            async for event in events:
+                yield event
+
+
 def _close(chunks: Iterator[Any]) -> None:
     close = getattr(chunks, "close", None)
     if close is not None:

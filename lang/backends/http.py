@@ -56,6 +56,20 @@ class RuntimeEndpoint:
             async for data in events:
                 yield _chunk(data)
 
+    def program(self, body: Body) -> dict[str, Any]:
+        return cast("dict[str, Any]", self._http.ask("POST", "/v1/programs", body))
+
+    async def aprogram(self, body: Body) -> dict[str, Any]:
+        return cast("dict[str, Any]", await self._http.aask("POST", "/v1/programs", body))
+
+    async def astream_program(self, body: Body) -> AsyncGenerator[dict[str, Any], None]:
+        async with contextlib.aclosing(self._http.aevents("/v1/programs", body)) as events:
+            async for data in events:
+                event = json.loads(data)
+                if "error" in event and "call" not in event:
+                    raise envelope_error(500, event["error"])
+                yield event
+
     def warm(self, body: Body) -> Reply:
         return cast("Reply", self._http.ask("POST", "/generate", body))
 

@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
 from typing import Any
 
-from radixserve.lang.async_state import AsyncState
 from radixserve.lang.backends.base import Backend
 from radixserve.lang.backends.engine import EngineLink
 from radixserve.lang.compiled.coding import graph_to_json, not_portable
 from radixserve.lang.compiled.drawing import traced_calls
 from radixserve.lang.compiled.graph import Graph, Write
 from radixserve.lang.compiled.reading import read_graph
-from radixserve.lang.compiled.replay import Replay
 from radixserve.lang.compiled.values import Template, Use
 from radixserve.lang.compiled.warm import warm_prefix
+from radixserve.lang.compiled.ways import Ways
 from radixserve.lang.errors import GraphError, ProgramError
 from radixserve.lang.ir import RoleBegin, RoleEnd
-from radixserve.lang.runnable import Runnable
+from radixserve.lang.runnable import Opener, Runnable, Way
 from radixserve.lang.trace import Trace
 from radixserve.lang.work import Work
 
@@ -43,7 +41,9 @@ class Compiled(Runnable):
         parameters = [inspect.Parameter(name, either) for name in graph.parameters]
         self._graph = graph
         self.__name__ = graph.name
-        super().__init__(self._function(), inspect.Signature([state, *parameters]), {})
+        signature = inspect.Signature([state, *parameters])
+        self._ways = Ways(graph, signature)
+        super().__init__(self._ways.here.func, signature, {})
 
     @property
     def graph(self) -> dict[str, Any]:
@@ -99,14 +99,9 @@ class Compiled(Runnable):
         """
         return warm_prefix(self._graph, backend)
 
-    def _function(self) -> Callable[..., Any]:
-        async def replay(state: AsyncState, *args: Any, **kwargs: Any) -> Any:
-            bound = self._signature.bind(state, *args, **kwargs)
-            arguments = {name: bound.arguments[name] for name in self._graph.parameters}
-            return await Replay(self._graph, arguments, state._run).go(state._branch)
-
-        replay.__name__ = replay.__qualname__ = self._graph.name
-        return replay
+    def _way(self, opener: Opener, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Way:
+        del args, kwargs
+        return self._ways.choose(opener)
 
     def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:

@@ -10,9 +10,9 @@ same kind; what differs is only who waits for whom.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from radixserve.lang.branch import Branch
 from radixserve.lang.compiled.graph import (
@@ -27,10 +27,12 @@ from radixserve.lang.compiled.graph import (
     Write,
 )
 from radixserve.lang.compiled.values import Template, Use, Value
-from radixserve.lang.errors import GraphError, MisusedValue
+from radixserve.lang.errors import GraphError, MisusedValue, ProgramError
 from radixserve.lang.ir import Assign, Gen, Note, Op, ScopeEnd, Select, Text
 from radixserve.lang.run import Run
 from radixserve.lang.waiting import Waker
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ class Replay:
         max_text: int | None = None,
     ) -> None:
         self._graph = graph
-        self._arguments = arguments
+        self.arguments = arguments
         self._run = run
         self._left = max_text
         self._places = {number: _Place() for number in graph.noted}
@@ -110,28 +112,51 @@ class Replay:
             return None
         return await self._value(self._graph.returns)
 
+    def go_inline(self, root: Branch) -> Any:
+        """go() where every call is answered at once, in the order of the steps: nothing waits."""
+        branches = {0: root}
+        for number, step in enumerate(self._graph.steps):
+            branch = branches.get(step.on)
+            if branch is None:
+                continue  # its fork was not reached
+            try:
+                _finished(self._step(number, branch, branches))
+            except BaseException as error:
+                # As in _walk().
+                self._stop(step.on, number, branch, error)
+                branches = {on: each for on, each in branches.items() if each is not branch}
+        return None if root.failure is not None else _finished(self._value(self._graph.returns))
+
     async def _walk(self, number: int, branch: Branch) -> None:
         """The steps of one branch; what stops it is the failure of that branch."""
         steps = self._graph.branches[number]
         done = 0
         try:
             for each in steps:
-                await self._step(each, branch)
+                forked: dict[int, Branch] = {}
+                await self._step(each, branch, forked)
                 done += 1
+                for child, begun in forked.items():
+                    self._spawn(child, begun)
         except asyncio.CancelledError:
             raise
         except BaseException as error:
             # The program's border, as where a function raises: kept as the branch's failure.
-            if branch.failure is None:
-                branch.fail(error)
-            self._abandon(steps[done:], error)
+            if done < len(steps):
+                self._stop(number, steps[done], branch, error)
 
-    async def _step(self, number: int, branch: Branch) -> None:
+    def _stop(self, on: int, number: int, branch: Branch, error: BaseException) -> None:
+        """Step `number` of branch `on` cannot be done, nor what comes behind it."""
+        if branch.failure is None:
+            branch.fail(error)
+        self._abandon([each for each in self._graph.branches[on] if each >= number], error)
+
+    async def _step(self, number: int, branch: Branch, forked: dict[int, Branch]) -> None:
+        """Give the step to its branch; `forked` takes the branches that begin here."""
         do = self._graph.steps[number].do
         match do:
             case Fork(children=children):
-                for child, each in zip(children, self._run.fork(branch, len(children))):
-                    self._spawn(child, each)
+                forked |= zip(children, self._run.fork(branch, len(children)))
             case Join():
                 await self._join(number, branch)
             case _:
@@ -202,7 +227,7 @@ class Replay:
 
     async def _used(self, use: Use) -> Any:
         if isinstance(use.source, str):
-            value = self._arguments[use.source]
+            value = self.arguments[use.source]
         else:
             value = (await self._places[use.source].value()).value
         if use.item is None:
@@ -240,6 +265,16 @@ class Replay:
             if isinstance(do, Fork):
                 for child in do.children:
                     self._abandon(self._graph.branches[child], error)
+
+
+def _finished(work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which waits for nothing."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return cast("T", done.value)
+    work.close()
+    raise ProgramError("a step waits for what nobody will do")
 
 
 def _variable(do: Doing) -> str | None:

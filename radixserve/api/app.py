@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from radixserve.api import cache, faults, openapi, operator
+from radixserve.api import cache, faults, openapi, operator, programs
 from radixserve.api.access import Access
 from radixserve.api.anthropic import routes as anthropic
 from radixserve.api.anthropic.envelope import AnthropicCalls
@@ -49,7 +49,7 @@ def create_app(
     door = gateway if isinstance(gateway, OperatedDoor) else OperatedDoor(gateway, http)
     app.state.large_bodies = large_bodies()
     front = Front(door, config, NativeService(door), life, metrics)
-    for part in (openai, responses, texts, anthropic, native, operator, cache):
+    for part in (openai, responses, texts, anthropic, native, programs, operator, cache):
         app.include_router(part.routes(front))
     app.include_router(openapi.routes())
     app.add_middleware(

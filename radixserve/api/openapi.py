@@ -24,11 +24,13 @@ from radixserve.api.cache import MAX_DEPTH, MAX_NODES
 from radixserve.api.faults import answer
 from radixserve.api.native.routes import AbortBody
 from radixserve.api.openai import embeddings, schema, tokenize
+from radixserve.api.programs import PATH as PROGRAMS
 from radixserve.api.responses import shapes as responses
 from radixserve.api.responses.schema import ResponseRequest
 from radixserve.api.shapes import Shape, or_null
 from radixserve.native.request import REFUSED_FIELDS, Body
 from radixserve.native.sampling import REFUSED_SAMPLING, Sampling
+from radixserve.programs.request import ProgramBody
 
 ERRORS = {
     400: "a field is wrong or not supported; error.param names it",
@@ -53,6 +55,7 @@ _BODIES: dict[type[msgspec.Struct], dict[str, tuple[Any, ...]]] = {
     Body: REFUSED_FIELDS,
     Sampling: REFUSED_SAMPLING,
     AbortBody: {},
+    ProgramBody: {},
     schema.Message: schema.REFUSED_MESSAGE,
     **anthropic.BODIES,
     **responses.BODIES,
@@ -90,6 +93,7 @@ _POSTS: dict[str, tuple[type[msgspec.Struct], Shape]] = {
     "/v1/detokenize": (tokenize.DetokenizeRequest, shapes.TEXTS),
     "/generate": (Body, shapes.GENERATED),
     "/abort_request": (AbortBody, shapes.DONE),
+    PROGRAMS: (ProgramBody, shapes.PROGRAM),
     MESSAGES: (anthropic_schema.MessagesRequest, anthropic.MESSAGE),
     f"{MESSAGES}/count_tokens": (anthropic_schema.CountRequest, anthropic.COUNTED),
     responses.PATH: (ResponseRequest, responses.RESPONSE),
@@ -112,7 +116,7 @@ _GETS: dict[str, Shape] = {
     "/openapi.json": shapes.ANY_OBJECT,
 }
 _STREAMED = frozenset(
-    {"/v1/chat/completions", "/v1/completions", "/generate", MESSAGES, responses.PATH}
+    {"/v1/chat/completions", "/v1/completions", "/generate", MESSAGES, PROGRAMS, responses.PATH}
 )
 _PARAMETERS: dict[str, list[tuple[str, str, Shape]]] = {
     "/v1/models/{name}": [("path", "name", {"type": "string", "minLength": 1})],

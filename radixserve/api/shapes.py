@@ -113,6 +113,15 @@ _ANSWER = thing(
     ),
 )
 GENERATED = one_of(_ANSWER, rows(_ANSWER), thing(choices=rows(ANY_OBJECT), meta_info=ANY_OBJECT))
+PROGRAM = thing(
+    id=TEXT,
+    returns={},
+    variables=ANY_OBJECT,
+    text=TEXT,
+    messages=rows(thing(role=TEXT, content=TEXT)),
+    usage=thing(calls=COUNT, prompt_tokens=COUNT, cached_tokens=COUNT, completion_tokens=COUNT),
+    optional={"calls": rows(thing(call=TEXT, name=or_null(TEXT), reply={}))},
+)
 DONE = thing(success=FLAG)
 FLUSHED = thing(success=FLAG, flushed_tokens=COUNT)
 MODEL_INFO = thing(model_path=TEXT, is_generation=FLAG, context_len=COUNT, vocab_size=COUNT)

@@ -182,6 +182,17 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
     request_timeout: Annotated[
         float, Doc(description="longest that a request may take in seconds; 0: any")
     ] = 1800.0
+    program_steps: Annotated[int, Doc(description="steps that a program may have")] = 10_000
+    program_calls: Annotated[int, Doc(description="calls that a program may make")] = 512
+    program_branches: Annotated[
+        int, Doc(description="branches that a program may have, forked ones and its own")
+    ] = 512
+    program_text: Annotated[
+        int, Doc(description="characters that values may come to in a program's texts, in all")
+    ] = 4 * 2**20
+    program_timeout: Annotated[
+        float, Doc(description="longest that a program may take in seconds; 0: any")
+    ] = 3600.0
     reader_timeout: Annotated[
         float, Doc(description="seconds after which a client that stops reading is dropped; 0: any")
     ] = 30.0

@@ -1,0 +1,1 @@
+"""Compiled programs, run in the front: no round trip per call."""

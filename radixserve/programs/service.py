@@ -1,0 +1,134 @@
+"""Running compiled programs over the native dialect, in the process that has it.
+
+Owns: one run of a program from its job to its result. Must not know: HTTP, how a graph is run
+(lang does it by the same code as everywhere).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncGenerator
+from typing import Any, cast
+
+from radixserve.lang.backends.base import Backend, Body, Reply
+from radixserve.lang.compiled.replay import Replay
+from radixserve.lang.interpreter import Interpreter
+from radixserve.lang.run import Run
+from radixserve.native.service import NativeService
+from radixserve.programs.request import Job
+from radixserve.programs.telling import Event, TellingCaller, Told
+
+
+class ProgramService:
+    """The two verbs run and stream. service: makes the calls.
+
+    Both raise what a call raised, or what the language raises; cancelling one, or closing the
+    stream, aborts every call.
+    """
+
+    def __init__(self, service: NativeService) -> None:
+        self._service = service
+
+    async def run(self, job: Job) -> dict[str, Any]:
+        """The result: id, returns, variables, text, messages, usage, and calls if wanted."""
+        told = Told(job.returns_calls)
+        run = self._open(job, told)
+        await self._execute(run, job)
+        return _result(run, told, job)
+
+    async def stream(self, job: Job) -> AsyncGenerator[Event, None]:
+        """Events of calls as they come: {"call", "name"} with a "chunk", a "reply" or an "error",
+        an exception; last {"result": ..} without calls.
+
+        Nothing is yielded before a call has something good to tell: until then an error is raised.
+        """
+        told = Told(job.returns_calls)
+        run = self._open(job, told)
+        task = asyncio.create_task(self._execute(run, job))
+        task.add_done_callback(lambda _: told.over())
+        held: list[Event] = []
+        has_begun = False
+        try:
+            while events := await told.next():
+                _name_winners(run.root.interpreter, events)
+                has_begun = has_begun or any("error" not in event for event in events)
+                held += events
+                while has_begun and held:
+                    yield held.pop(0)
+            await task
+            for event in held:
+                yield event
+            yield {"result": _result(run, told, job)}
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _open(self, job: Job, told: Told) -> Run:
+        # Run takes backends of threads, too; on a loop it only uses the verbs of loops.
+        backend = cast("Backend", _LoopBackend(self._service, job.beside))
+        return Run(
+            backend,
+            job.settings,
+            timeout=job.timeout,
+            retries=job.retries,
+            on_loop=True,
+            caller=functools.partial(TellingCaller, told=told),
+        )
+
+    @staticmethod
+    async def _execute(run: Run, job: Job) -> None:
+        replay = Replay(job.graph, job.arguments, run, max_text=job.max_text)
+        await run.aexecute(functools.partial(replay.go, run.root), in_own_thread=False)
+
+
+class _LoopBackend:
+    """The native dialect as a backend of this loop. beside: fields of each call."""
+
+    def __init__(self, service: NativeService, beside: dict[str, Any]) -> None:
+        self._service = service
+        self._beside = beside
+
+    async def agenerate(self, body: Body) -> Reply | list[Reply]:
+        return await self._service.generate(body | self._beside)
+
+    async def achoose(self, body: Body) -> Reply:
+        return cast("Reply", await self._service.generate(body | self._beside))
+
+    async def astream(self, body: Body) -> AsyncGenerator[Reply, None]:
+        async with contextlib.aclosing(self._service.stream(body | self._beside)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    def abort(self, rid: str) -> None:
+        self._service.abort(rid)
+
+
+def _name_winners(root: Interpreter, events: list[Event]) -> None:
+    """A reply of choices only scores them; which one it is, the program has decided since."""
+    winners = {each.call: each.text for each in root.reports if each.kind == "choose"}
+    for event in events:
+        if event.get("kind") == "choose":
+            event["text"] = winners.get(event["call"], "")
+
+
+def _result(run: Run, told: Told, job: Job) -> dict[str, Any]:
+    root = run.root.interpreter
+    result = {
+        "id": run.id,
+        "returns": run.root.result(),
+        "variables": dict(root.variables),
+        "text": root.text(),
+        "messages": root.messages,
+        "usage": _usage(root),
+    }
+    if job.returns_calls and not job.streams:
+        result["calls"] = told.ended
+    return result
+
+
+def _usage(root: Interpreter) -> dict[str, int]:
+    counts = ("prompt_tokens", "cached_tokens", "completion_tokens", "forced_tokens")
+    sums = {name: sum(getattr(each, name) for each in root.reports) for name in counts}
+    return {"calls": len(root.reports), **sums}
