@@ -224,6 +224,7 @@ def test_an_agent_loop_to_its_end(client, gateway, stream):
 
 @STREAM_OR_NOT
 def test_the_clients_own_tool_runner(client, gateway, stream):
+    """It first asks for a conversation that the server holds, and does without one when told."""
     gateway.turns = TURNS[:2] + TURNS[3:]
     seen = []
 
@@ -234,7 +235,9 @@ def test_the_clients_own_tool_runner(client, gateway, stream):
         return str(PEOPLE[city])
 
     runner = client.beta.messages.tool_runner(
-        **GIVEN, tools=[people_of], stream=stream, thread=False
+        **GIVEN,
+        tools=[people_of],
+        stream=stream,
     )
     last = None
     for turn in runner:

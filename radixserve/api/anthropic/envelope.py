@@ -17,6 +17,8 @@ from radixserve.log import request_id
 MESSAGES = "/v1/messages"
 OVERLOADED = 529
 TOO_LONG = "prompt is too long: "  # what clients of that API look for
+# By this the client's tool runner knows to send the whole conversation with each turn.
+NO_THREADS = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
 
 _TYPES = {
     401: "authentication_error",
@@ -45,7 +47,9 @@ def envelope(error: BaseException) -> tuple[int, dict[str, Any]]:
     if code in _BUSY:
         status = OVERLOADED
     kind = _TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
-    said = {"type": kind, "message": message}
+    said: dict[str, Any] = {"type": kind, "message": message}
+    if (param, code) == ("thread", "unsupported_parameter"):
+        said["details"] = NO_THREADS
     return status, {"type": "error", "error": said, "request_id": request_id.get() or None}
 
 

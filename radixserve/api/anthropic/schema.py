@@ -85,12 +85,13 @@ class MessagesRequest(Labelled, msgspec.Struct, kw_only=True, forbid_unknown_fie
     stream: bool = False
 
 
+_KEEP_ALL = {"type": "clear_thinking_20251015", "keep": "all"}
 REFUSED_COUNT: dict[str, tuple[Any, ...]] = {
     "speed": ("standard",),
     "user_profile_id": (),
     "workspace_id": (),
     "mcp_servers": ([],),
-    "context_management": ({}, {"edits": []}),
+    "context_management": ({}, {"edits": []}, {"edits": [_KEEP_ALL]}),
     "compaction": (),
     "billing_policy": (),
 }
