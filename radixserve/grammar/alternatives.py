@@ -58,8 +58,8 @@ def _all(start: State, *, is_json: bool) -> list[bytes] | None:
         if is_json and not text and (b"{" in following or b"[" in following):
             return None
         for byte in following:
-            if is_json and text and text[0] != 0x22 and byte in _BEHIND:
-                continue  # a number or literal is over
+            if is_json and byte in _BEHIND and not text.startswith(b'"'):
+                continue  # a number or literal is over, or there is no value here
             after = state.step(byte)
             assert after is not None
             open_ends.append((after, text + bytes((byte,))))

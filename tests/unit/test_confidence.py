@@ -75,6 +75,13 @@ def test_what_came_before_counts():
     assert known(schema, '{"kind": "b", "size": ') == ['"l"', '"xl"']
 
 
+def test_an_item_that_there_is():
+    """That the list might have ended instead is no value of the item."""
+    schema = {"type": "array", "items": {"enum": ["a", None, 1]}, "maxItems": 2}
+    for before in ("[", '["a", '):
+        assert known(schema, before) == ['"a"', "1", "null"]
+
+
 def test_whole_texts():
     track = track_of('["yes", "yes please", "no"]', "choice")
     assert alternatives.texts(track.start) == [b"no", b"yes", b"yes please"]

@@ -1,0 +1,121 @@
+"""Reasoning before bound answers, of a model that says anything: the answer is always whole."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema
+import pytest
+
+from radixserve.engine import Engine
+from radixserve.errors import InvalidRequest
+from tests import tiny
+from tests.e2e.conftest import VOCAB_ROWS, check_no_leak
+from tests.tiny_tokenizer import CHATML, make_tokenizer
+
+TEMPLATE = CHATML.replace(
+    "{{ '<|im_start|>assistant\n' }}", "{{ '<|im_start|>assistant\n<think>\n' }}{# </think> #}"
+)
+SCHEMA = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}, "word": {"type": "string", "maxLength": 6}},
+    "required": ["ok", "word"],
+    "additionalProperties": False,
+}
+OPENED = "<|im_start|>assistant\n<think>\n"
+
+
+@pytest.fixture(scope="module", params=["one token", "text"])
+def engine(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("thinks")
+    tiny.make_model(folder, vocab=VOCAB_ROWS, max_position_embeddings=2048, eos_token_id=2)
+    added = ("<think>", "</think>") if request.param == "one token" else ()
+    make_tokenizer(folder, chat_template=TEMPLATE, added_tokens=added)
+    settings = {"inline": True, "dtype": "float32", "threads": 1, "kv_tokens": 8192, "audit": True}
+    with Engine(str(folder), **settings) as running:
+        yield running
+        check_no_leak(running)
+
+
+def ask(engine: Engine, prompt: str = OPENED, budget: int | None = None, **sampling):
+    sampling = {"temperature": 1.5, "sampling_seed": 1, **sampling}
+    body = {"separate_reasoning": True, "thinking_token_budget": budget}
+    return engine.generate(prompt, sampling, **body)
+
+
+@pytest.mark.parametrize(
+    ("budget", "logprobs", "prompt"),
+    [
+        (None, False, OPENED),
+        (None, True, OPENED),
+        (0, False, OPENED),
+        (1, True, "<|im_start|>assistant\n"),
+        (9, False, "<|im_start|>assistant\n"),
+        (9, True, OPENED),
+    ],
+)
+def test_answers_behind_reasoning_validate(engine, budget, logprobs, prompt):
+    replies = engine.generate(
+        prompt,
+        {"temperature": 1.5, "sampling_seed": 3, "json_schema": SCHEMA, "max_new_tokens": 60,
+         "n": 3},
+        return_logprob=logprobs, separate_reasoning=True, thinking_token_budget=budget,
+    )  # fmt: skip
+    for reply in replies:
+        jsonschema.validate(json.loads(reply["text"]), SCHEMA)
+        meta = reply["meta_info"]
+        assert meta["completion_tokens"] == len(reply["output_ids"]) <= 60
+        assert meta["reasoning_tokens"] <= (60 if budget is None else budget)
+        if logprobs:
+            assert meta["output_token_logprobs_length"] == meta["completion_tokens"]
+            assert meta["forced_tokens"] == 0
+
+
+def test_cut_at_any_length(engine):
+    """Reasoning that takes all the room leaves enough for the tag and the shortest answer."""
+    seen = set()
+    for room in range(34, 75, 10):
+        reply = ask(engine, json_schema=SCHEMA, max_new_tokens=room, logit_bias={"300": 20})
+        jsonschema.validate(json.loads(reply["text"]), SCHEMA)
+        meta = reply["meta_info"]
+        assert meta["completion_tokens"] <= room
+        seen.add((meta["finish_reason"]["type"], meta.get("truncated", False)))
+    assert seen == {("length", True)}
+    with pytest.raises(InvalidRequest, match="end the reasoning"):
+        ask(engine, json_schema=SCHEMA, max_new_tokens=12)
+
+
+def test_without_a_constraint_the_budget_alone(engine):
+    reply = ask(engine, budget=5, max_new_tokens=40, ignore_eos=True)
+    assert reply["meta_info"]["reasoning_tokens"] == 5
+    assert reply["text"]
+    assert "</think>" not in reply["text"]
+    assert reply["meta_info"]["finish_reason"] == {"type": "length", "length": 40}
+    assert "truncated" not in reply["meta_info"]
+    unbound = ask(engine, max_new_tokens=40, ignore_eos=True)
+    assert unbound["text"] == ""
+    assert unbound["reasoning_content"]
+
+
+def test_stop_strings_hold_for_the_answer(engine):
+    """A stop that the reasoning is full of ends only the answer; so does a pattern."""
+    letters = {str(i): -100 for i in engine._gateway.renderer.tokenizer.eos_ids}
+    full = 0
+    for stop in ({"stop": [" "]}, {"stop_regex": " "}, {"stop": ["e"]}):
+        reply = ask(engine, budget=30, max_new_tokens=400, logit_bias=letters, **stop)
+        (mark,) = stop.values()
+        full += mark[0] in reply["reasoning_content"]
+        assert reply["meta_info"]["finish_reason"]["type"] == "stop"
+        if "stop" in stop:
+            assert mark[0] not in reply["text"].lstrip()
+    assert full
+
+
+def test_streams_end_in_the_same(engine):
+    for sampling in ({"json_schema": SCHEMA}, {"ignore_eos": True}):
+        sampling = {"temperature": 1.5, "sampling_seed": 4, "max_new_tokens": 60, **sampling}
+        body = {"separate_reasoning": True, "thinking_token_budget": 12}
+        whole = engine.generate(OPENED, sampling, **body)
+        *_, last = engine.stream(OPENED, sampling, **body)
+        for name in ("text", "reasoning_content", "output_ids"):
+            assert last[name] == whole[name]
