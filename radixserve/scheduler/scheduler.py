@@ -340,7 +340,7 @@ class Scheduler:
         if request.guide is not None:
             return self._advance(request, progress.sampled(request, token), values)
         ending = progress.ending_at(request, token)
-        told = self._outputs.tokens(request, [token], values)
+        told = self._outputs.tokens(request, [token], 0, values)
         return [told] if ending is None else [told, self._end(request, ending)]
 
     def _advance(
