@@ -10,6 +10,7 @@ a model holds, whether a prompt is text.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 from typing import Any
 
@@ -140,8 +141,9 @@ def routes() -> APIRouter:
     return router
 
 
+@functools.cache
 def document() -> dict[str, Any]:
-    """The OpenAPI document."""
+    """The OpenAPI document, made once; nobody changes it."""
     paths: dict[str, dict[str, Any]] = {}
     for path, shape in _GETS.items():
         paths.setdefault(path, {})["get"] = _operation(path, shape, None)

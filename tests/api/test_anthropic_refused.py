@@ -356,3 +356,20 @@ def test_no_body_is_a_500(post, fields, path):
         return
     kinds = {400: "invalid_request_error", 404: "not_found_error"}
     error_of(response, response.status_code, kinds[response.status_code])
+
+
+@pytest.mark.parametrize(
+    ("template", "place"),
+    [
+        ('{"messages":[{"role":"user","content":"%s"}]}', "messages[0].content"),
+        ('{"messages":[{"role":"user","content":[{"type":"text","text":"%s"}]}]}', ".text"),
+        ('{"system":"%s"}', "system"),
+        ('{"tools":[{"name":"%s"}]}', "tools[0].name"),
+        ('{"stop_sequences":["%s"]}', "stop_sequences[0]"),
+    ],
+)
+def test_a09_half_a_surrogate_pair_is_a_400(gateway, template, place):
+    given = (template % "\\ud83d").encode()
+    message = error_of(ask(gateway, MESSAGES, given), 400)
+    assert place in message
+    assert "lone surrogate" in message
