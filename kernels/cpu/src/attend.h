@@ -51,7 +51,7 @@ static Work work_in(const Attend& a, const AttendItem& item, void* scratch) {
 }
 
 // The part of the work, and of the item, that is one KV head's.
-static Work head_of(const Work& work, const AttendItem& item, int32_t head) {
+static Work head_of(const Work& work, int32_t head) {
     Work w = work;
     const int64_t before = int64_t{head} * w.queries;
     w.state += before * w.size;
@@ -140,8 +140,8 @@ static void attend_in(const Attend& a, const AttendItem& item, const AttendItem*
                       void* scratch) {
     const Work w = work_in(a, item, scratch);
     for (int32_t h = 0; h < item.kv_heads; ++h) {
-        take_queries<Mode>(a, head_of(item, h), head_of(w, item, h));
-        begin_states(a, head_of(item, h), head_of(w, item, h));
+        take_queries<Mode>(a, head_of(item, h), head_of(w, h));
+        begin_states(a, head_of(item, h), head_of(w, h));
     }
     Places places[2];
     locate_block(a, item, w.zeros, item.t0, &places[0]);
@@ -155,14 +155,14 @@ static void attend_in(const Attend& a, const AttendItem& item, const AttendItem*
         else
             next.count = 0;
         for (int32_t h = 0; h < item.kv_heads; ++h) {
-            attend_block<Mode>(a, item, head_of(w, item, h), t, places[turn], next, h);
+            attend_block<Mode>(a, item, head_of(w, h), t, places[turn], next, h);
             if (is_last || (t + kBlock) % kSegment == 0)
-                end_segment(a, head_of(item, h), head_of(w, item, h), t / kSegment);
+                end_segment(a, head_of(item, h), head_of(w, h), t / kSegment);
         }
     }
     if (!item.is_whole) return;
     for (int32_t h = 0; h < item.kv_heads; ++h)
-        write_out<typename Mode::Type>(a, head_of(item, h), head_of(w, item, h));
+        write_out<typename Mode::Type>(a, head_of(item, h), head_of(w, h));
 }
 
 static void attend(const Attend& a, const AttendItem& item, const AttendItem* next,

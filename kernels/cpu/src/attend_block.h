@@ -77,7 +77,7 @@ RS_INLINE void products(const uint32_t* a, int64_t a_stride, const Source& b, in
                 __builtin_prefetch(ahead.rows[next] + line, 0, 2);
         typename Mode::Column column[C];
         b.template read<Mode, C>(s, column);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int q = 0; q < Q; ++q) {
             const auto row = Mode::spread(a + q * a_stride + s);
 #pragma GCC unroll 8
@@ -97,7 +97,7 @@ RS_INLINE void score(const Work& w, int at, int64_t head_dim, NextRows ahead, vf
         clear<Q * C>(sum);
         products<Mode, Q, C>(w.q + at * w.q_stride, w.q_stride, Laid{w.k + begin * kLanes, kBlock},
                              head_dim / Mode::kPack, begin == 0 ? ahead : NextRows{}, sum);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int q = 0; q < Q; ++q)
 #pragma GCC unroll 8
             for (int c = 0; c < C; ++c) scores[q * V + begin + c] = sum[q * C + c];
@@ -114,11 +114,11 @@ RS_INLINE void mask_scores(vf* scores, int32_t visible) {
 }
 
 template <int V>
-RS_INLINE float best_score(const vf* scores) {
+RS_INLINE vf best_of_lanes(const vf* scores) {
     vf best = scores[0];
 #pragma GCC unroll 16
     for (int c = 1; c < V; ++c) best = larger(best, scores[c]);
-    return largest_of(best);
+    return best;
 }
 
 // State sums from column d on += weights * values.
@@ -126,13 +126,13 @@ template <class Mode, int Q, int C, class Source>
 RS_INLINE void add_columns(const Work& w, const uint32_t* weights, int at, int64_t d,
                            const Source& values, int64_t steps, NextRows ahead) {
     vf sum[Q * C];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int q = 0; q < Q; ++q)
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c)
             sum[q * C + c] = load(w.state + (at + q) * w.size + d + c * kLanes);
     products<Mode, Q, C>(weights, kBlock, values, steps, ahead, sum);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int q = 0; q < Q; ++q)
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c)
@@ -158,27 +158,24 @@ RS_INLINE void add_values(const Work& w, const uint32_t* weights, int at, int64_
         add_columns<Mode, Q, 1>(w, weights, at, d, Laid{w.v + d, w.dim}, steps, NextRows{});
 }
 
+template <int Q, class Body>
+RS_INLINE void with_queries(int count, int at, Body&& body) {
+    if (count == Q) return body(std::integral_constant<int, Q>(), at);
+    if constexpr (Q > 1) with_queries<Q - 1>(count, at, body);
+}
+
 // Calls body(queries as a constant, the first of them) for kQueries at a time, then for the rest.
 template <class Body>
 RS_INLINE void by_queries(int count, Body&& body) {
     int at = 0;
     for (; at + kQueries <= count; at += kQueries)
         body(std::integral_constant<int, kQueries>(), at);
-    switch (count - at) {
-        case 3:
-            return body(std::integral_constant<int, 3>(), at);
-        case 2:
-            return body(std::integral_constant<int, 2>(), at);
-        case 1:
-            return body(std::integral_constant<int, 1>(), at);
-        default:
-            return;
-    }
+    if constexpr (kQueries > 1) with_queries<kQueries - 1>(count - at, at, body);
 }
 
 // Queries whose scores are all computed before any is weighed: weighing is a long chain for one, and
 // the machine works on those of several at a time.
-constexpr int kTogether = 16;
+constexpr int kTogether = 4 * kQueries;
 
 // `count` queries from `first` on, over the first V vectors of the block. visible: tokens of it that
 // each sees; most: the largest of these. ahead: rows of K, then of V.
@@ -202,7 +199,7 @@ static void attend_part(const Attend& a, const Work& w, int first, int count,
             continue;
         }
         if (visible[q] < V * kLanes) mask_scores<V>(row, visible[q]);
-        const float top = raise_max(best_score<V>(row) * scale, state, w.dim);
+        const float top = raise_max(best_of_lanes<V>(row) * scale, state, w.dim);
         Mode::template weigh<V>(row, scale, top, state + w.dim, weights + q * kBlock);
     }
     const int64_t steps = (most + Mode::kPack - 1) / Mode::kPack;

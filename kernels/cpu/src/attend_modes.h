@@ -131,14 +131,16 @@ struct PairMode {
     }
     // Lane 4 l + r of word j: word j of lane l of quads[r].
     RS_INLINE void turn_quads(const __m512i* quads, uint32_t* to) {
-        const __m512i a = _mm512_unpacklo_epi32(quads[0], quads[1]);
-        const __m512i b = _mm512_unpackhi_epi32(quads[0], quads[1]);
-        const __m512i c = _mm512_unpacklo_epi32(quads[2], quads[3]);
-        const __m512i d = _mm512_unpackhi_epi32(quads[2], quads[3]);
-        _mm512_storeu_si512(to, _mm512_unpacklo_epi64(a, c));
-        _mm512_storeu_si512(to + kBlock, _mm512_unpackhi_epi64(a, c));
-        _mm512_storeu_si512(to + 2 * kBlock, _mm512_unpacklo_epi64(b, d));
-        _mm512_storeu_si512(to + 3 * kBlock, _mm512_unpackhi_epi64(b, d));
+        const auto low = [](__m512i x, __m512i y) { return _mm512_maskz_unpacklo_epi32(kAll, x, y); };
+        const auto high = [](__m512i x, __m512i y) {
+            return _mm512_maskz_unpackhi_epi32(kAll, x, y);
+        };
+        const auto put = [&](int word, __m512i x, __m512i y) {
+            _mm512_storeu_si512(to + word * kBlock, _mm512_maskz_unpacklo_epi64(0xff, x, y));
+            _mm512_storeu_si512(to + (word + 1) * kBlock, _mm512_maskz_unpackhi_epi64(0xff, x, y));
+        };
+        put(0, low(quads[0], quads[1]), low(quads[2], quads[3]));
+        put(2, high(quads[0], quads[1]), high(quads[2], quads[3]));
     }
     // 4 N words from the w-th on, of 16 tokens.
     template <int N>

@@ -37,10 +37,12 @@ static void merge_state(float* total, const float* state, int64_t size, int64_t 
 // two: far less than a float holds, and a state is hardly ever scaled.
 constexpr float kSlack = 8.0f;
 
-// Takes the largest of a block's scores into the state; returns what weights are relative to now.
-RS_INLINE float raise_max(float here, float* state, int64_t dim) {
+// Takes a block's scores, of which `best` has the largest in one of its lanes, into the state; returns
+// what weights are relative to now.
+RS_INLINE float raise_max(vf best, float* state, int64_t dim) {
     const float before = state_max(state, dim);
-    if (__builtin_expect(!(here > before + kSlack), 1)) return before;
+    if (__builtin_expect(!any_above(best, before + kSlack), 1)) return before;
+    const float here = largest_of(best);
     scale_state(state, dim, exp2_of(before - here));
     state_max(state, dim) = here;
     return here;

@@ -180,9 +180,11 @@ static void linear_in(const Linear& a, const LinearPart& part) {
             const int64_t m = (part.last_row - row + left - 1) / left;
             Ahead ahead{begin + kAhead, bytes / steps};
             if (tiles > 1) {
-                const bool is_last = panel + 1 == part.last_panel;
-                ahead = {begin + (is_last ? 0 : bytes + (tiles - left) * (bytes / tiles)),
-                         is_last ? 0 : bytes / steps / tiles};
+                const int64_t next = panel + 1 < part.last_panel ? panel + 1 : part.next_panel;
+                const int64_t share = bytes / tiles;
+                ahead = next < 0 ? Ahead{begin, 0}
+                                 : Ahead{begin + (next - panel) * bytes + (tiles - left) * share,
+                                         share / steps};
             }
             some_rows<Chain, kTile>(m, w, x + row * a.in, a.in, ahead, sums);
             for (int64_t j = 0; j < m; ++j, ++row) {

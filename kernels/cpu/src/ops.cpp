@@ -23,17 +23,20 @@ void over_rows(int64_t rows, Body&& body) {
 // Rows that a thread takes through a panel: their inputs stay in its own cache from panel to panel.
 constexpr int64_t kRowBlock = 256;
 
-// Calls body(first, last) for shares of 0 .. units - 1: large ones first, to be told of seldom and
-// to read memory in order, small ones last, so that the threads end together.
+// Calls body(first, last, next) for shares of 0 .. units - 1: large ones first, to be told of seldom and
+// to read memory in order, small ones last, so that the threads end together. next: where the share
+// begins that the same thread will probably get after this one; units: nowhere.
 template <class Body>
 void in_shares(int64_t units, Body&& body) {
     const int64_t among = 2 * threads();
-    if (among == 2) return body(0, units);
+    if (among == 2) return body(0, units, units);
     std::vector<int64_t> begins{0};
     while (begins.back() < units)
         begins.push_back(begins.back() + std::max<int64_t>(1, (units - begins.back()) / among));
-    parallel_for(static_cast<int64_t>(begins.size()) - 1, [&](int64_t share, int) {
-        body(begins[static_cast<size_t>(share)], begins[static_cast<size_t>(share) + 1]);
+    const int64_t shares = static_cast<int64_t>(begins.size()) - 1;
+    parallel_for(shares, [&](int64_t share, int) {
+        const int64_t* begin = begins.data() + share;
+        body(begin[0], begin[1], share + among / 2 < shares ? begin[among / 2] : units);
     });
 }
 
@@ -48,12 +51,14 @@ void run_linear(const Linear& asked) {
     a.x = with.prepare(a, room);
     const int64_t width = panel_width(a), panels = (a.out + width - 1) / width;
     const int64_t blocks = (a.m + kRowBlock - 1) / kRowBlock;
-    in_shares(blocks * panels, [&](int64_t first, int64_t last) {
+    in_shares(blocks * panels, [&](int64_t first, int64_t last, int64_t next) {
         while (first < last) {
             const int64_t block = first / panels, begin = first % panels;
             const int64_t end = std::min(panels, begin + last - first);
-            with.linear(a, {a.m * block / blocks, a.m * (block + 1) / blocks, begin, end});
             first += end - begin;
+            const int64_t after = first < last ? first : next;
+            with.linear(a, {a.m * block / blocks, a.m * (block + 1) / blocks, begin, end,
+                            after < blocks * panels ? after % panels : -1});
         }
     });
 }

@@ -40,8 +40,9 @@ struct Linear {
 
 inline int64_t panel_width(const Linear& a) { return a.gated ? kPanel / 2 : kPanel; }
 
+// next_panel: what this thread will probably take after it; -1 where that is not known.
 struct LinearPart {
-    int64_t first_row, last_row, first_panel, last_panel;
+    int64_t first_row, last_row, first_panel, last_panel, next_panel;
 };
 
 // normed = x / rms(x) * weight, each row of `size`.

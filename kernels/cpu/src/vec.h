@@ -147,6 +147,14 @@ RS_INLINE float largest_of(vf v) {
     return Butterfly<kLanes / 2>::fold(v, [](vf a, vf b) { return larger(a, b); })[0];
 }
 
+RS_INLINE bool any_above(vf v, float limit) {
+#ifdef __AVX512BF16__
+    return _mm512_cmp_ps_mask((__m512)v, _mm512_set1_ps(limit), _CMP_GT_OQ) != 0;
+#else
+    return largest_of(v) > limit;
+#endif
+}
+
 // 2 ** f for f from -0.5 to 0.5.
 RS_INLINE vf exp2_near_one(vf f) {
     vf p = splat(1.5252734e-5f);
