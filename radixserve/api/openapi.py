@@ -27,7 +27,7 @@ from radixserve.api.native.routes import AbortBody
 from radixserve.api.openai import embeddings, schema, tokenize
 from radixserve.api.programs import PATH as PROGRAMS
 from radixserve.api.responses import shapes as responses
-from radixserve.api.responses.schema import ResponseRequest
+from radixserve.api.responses.schema import InputTokensRequest, ResponseRequest
 from radixserve.api.shapes import Shape, or_null
 from radixserve.native.request import REFUSED_FIELDS, Body
 from radixserve.native.sampling import REFUSED_SAMPLING, Sampling
@@ -98,6 +98,7 @@ _POSTS: dict[str, tuple[type[msgspec.Struct], Shape]] = {
     MESSAGES: (anthropic_schema.MessagesRequest, anthropic.MESSAGE),
     f"{MESSAGES}/count_tokens": (anthropic_schema.CountRequest, anthropic.COUNTED),
     responses.PATH: (ResponseRequest, responses.RESPONSE),
+    responses.INPUT_TOKENS: (InputTokensRequest, responses.COUNTED),
 }
 _GETS: dict[str, Shape] = {
     "/v1/models": shapes.MODELS,

@@ -29,6 +29,10 @@ NOW = {"type": "function", "name": "now"}
 TOOLS = [WEATHER, NOW]
 
 
+def saying(renderer, *outputs: str) -> ScriptedGateway:
+    return ScriptedGateway(renderer, outputs, context_len=4096)
+
+
 def body(**fields: Any) -> dict[str, Any]:
     return {"input": "hello", **fields}
 

@@ -45,5 +45,6 @@ def test_its_events_are_those_of_a_stream(renderer):
 def test_its_paths_are_those_of_the_document():
     told = {f"{method} {path}" for method, path in re.findall(r"`([A-Z]+) (/v1\S+)`", PAGE)}
     ours = {"GET": shapes.ONE, "DELETE": shapes.ONE, "POST": shapes.CANCEL}
-    paths = {f"{method} {path}" for method, path in ours.items()} | {f"GET {shapes.INPUT_ITEMS}"}
+    paths = {f"{method} {path}" for method, path in ours.items()}
+    paths |= {f"GET {shapes.INPUT_ITEMS}", f"POST {shapes.INPUT_TOKENS}"}
     assert told == {path.replace("{name}", "{id}") for path in paths}

@@ -13,6 +13,8 @@ from radixserve.api.app import create_app
 from radixserve.config.schema import Config
 from radixserve.errors import RequestError
 from tests.api.anthropic_talk import COUNT, HELLO, MESSAGES, TOOLS, body, result, text, use
+from tests.api.response_talk import TOOLS as RESPONSE_TOOLS
+from tests.api.response_talk import with_tools
 from tests.api.scripted import MODEL, ScriptedGateway
 from tests.api.talk import CHAT, COMPLETIONS, ask, hello
 
@@ -20,6 +22,15 @@ CALLED = [
     *HELLO,
     {"role": "assistant", "content": [use()]},
     {"role": "user", "content": [result([text("ok")])]},
+]
+
+
+ITEMS = [
+    {"role": "user", "content": [{"type": "input_text", "text": "a"}]},
+    {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "b"}]},
+    {"role": "assistant", "content": [{"type": "refusal", "refusal": "c"}]},
+    {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "1", "output": "d"},
 ]
 
 
@@ -87,6 +98,9 @@ def test_it_is_served(gateway, document) -> None:
         (MESSAGES, "post", body(thinking={"type": "disabled"}, output_config={"effort": "high"})),
         (MESSAGES, "post", body(messages=CALLED, tool_choice={"type": "auto"})),
         (COUNT, "post", {"messages": CALLED, "system": "a"}),
+        ("/v1/responses", "post", with_tools(reasoning={"effort": "none"}, explain_cache=True)),
+        ("/v1/responses", "post", {"input": ITEMS}),
+        ("/v1/responses/input_tokens", "post", {"input": ITEMS, "tools": RESPONSE_TOOLS}),
         ("/v1/models", "get", None),
         (f"/v1/models/{MODEL}", "get", None),
         ("/model_info", "get", None),

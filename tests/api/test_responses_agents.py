@@ -17,7 +17,7 @@ from radixserve.config.schema import Config
 from tests.api.listening import listening
 from tests.api.response_talk import prompt_of
 from tests.api.scripted import MODEL
-from tests.api.test_tools_clients import Turns, written
+from tests.api.tool_talk import Turns, written
 
 agents = pytest.importorskip("agents", reason="openai-agents is not installed")
 

@@ -17,7 +17,7 @@ from radixserve.config.schema import Config, HttpConfig
 from tests.api.listening import listening
 from tests.api.response_talk import TOOLS, prompt_of
 from tests.api.scripted import MODEL
-from tests.api.test_tools_clients import Turns, written
+from tests.api.tool_talk import Turns, written
 
 STREAM_OR_NOT = pytest.mark.parametrize("stream", [False, True])
 KEYS = HttpConfig(api_key=("one", "two"))

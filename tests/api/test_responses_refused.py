@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given as given_
 from hypothesis import settings
 from hypothesis import strategies as st
-from openai.types.responses import response_create_params
+from openai.types.responses import input_token_count_params, response_create_params
 
 from radixserve.api.responses import items, schema
 from tests.api.response_talk import NOW, RESPONSES, TOOLS, answered, body, many, with_tools
@@ -38,11 +38,18 @@ def refused(gateway, given, status=400):
 
 
 def test_every_field_of_the_official_client_has_one_place():
-    theirs = set(typing.get_type_hints(response_create_params.ResponseCreateParamsBase))
-    places = [set(schema.ResponseRequest.__struct_fields__), {*schema.HARMLESS}, {*schema.REFUSED}]
-    known = set().union(*places)
-    assert theirs - known == set()
-    assert sum(map(len, places)) == len(known)
+    fields, counted = (
+        set(kind.__struct_fields__) for kind in (schema.ResponseRequest, schema.InputTokensRequest)
+    )
+    for theirs, places in (
+        (response_create_params.ResponseCreateParamsBase,
+         [fields, {*schema.HARMLESS}, {*schema.REFUSED}]),
+        (input_token_count_params.InputTokenCountParams, [counted, {*schema.REFUSED_COUNT}]),
+    ):  # fmt: skip
+        known = set().union(*places)
+        assert set(typing.get_type_hints(theirs)) - known == set()
+        assert sum(map(len, places)) == len(known)
+    assert counted <= fields
 
 
 @pytest.mark.parametrize("name", sorted(schema.REFUSED))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import msgspec
@@ -18,10 +18,10 @@ from radixserve.api.faults import NotFound
 from radixserve.api.openai.chat import RESERVED_VARIABLES
 from radixserve.api.responses.items import Item, check_count, new_id, read_items
 from radixserve.api.responses.messages import messages_of
-from radixserve.api.responses.schema import ResponseRequest
+from radixserve.api.responses.schema import InputTokensRequest, ResponseRequest, Told
 from radixserve.api.responses.store import Owner, ResponseStore
 from radixserve.api.responses.tools import toolbox_of
-from radixserve.api.turns.ask import Ask, Asked, prepare
+from radixserve.api.turns.ask import Ask, Asked, Labelled, prepare, prompt_of
 from radixserve.api.turns.reasoning import SWITCHES, Thoughts
 from radixserve.errors import InvalidRequest, RequestError
 from radixserve.native.calls import Door
@@ -95,7 +95,15 @@ def exchange_of(
             code="unsupported_parameter",
         )
     given = read_items(body.input, lambda name: store.find(owner, name))
-    ask = _ask(body, _earlier(body, store, owner), given, default_max_tokens)
+    params = _params(body, default_max_tokens)
+    ask = replace(
+        _told(
+            body, _earlier(body, store, owner), given, _thoughts(body, body.thinking_token_budget)
+        ),
+        params=params,
+        labels=body,
+        best=body.best,
+    )
     with renamed():
         asked = prepare(ask, gateway)
     return Exchange(
@@ -104,9 +112,18 @@ def exchange_of(
         given=given,
         owner=owner,
         store=keeps,
-        max_tokens=ask.params.max_new_tokens,
+        max_tokens=params.max_new_tokens,
         model=gateway.model_name,
     )
+
+
+def count_of(body: InputTokensRequest, gateway: Door, store: ResponseStore, owner: Owner) -> int:
+    """Tokens of the prompt that the body makes; of one that is too long too. Time and errors as for
+    exchange_of."""
+    given = read_items(body.input, lambda name: store.find(owner, name))
+    ask = _told(body, _earlier(body, store, owner), given, _thoughts(body, None))
+    with renamed():
+        return len(prompt_of(ask, gateway, None)) // 4
 
 
 @contextlib.contextmanager
@@ -121,7 +138,7 @@ def renamed() -> Generator[None, None, None]:
         raise
 
 
-def _earlier(body: ResponseRequest, store: ResponseStore, owner: Owner) -> list[Item]:
+def _earlier(body: Told, store: ResponseStore, owner: Owner) -> list[Item]:
     name = body.previous_response_id
     if name is None:
         return []
@@ -141,9 +158,8 @@ def _earlier(body: ResponseRequest, store: ResponseStore, owner: Owner) -> list[
     return items
 
 
-def _ask(
-    body: ResponseRequest, earlier: list[Item], given: list[Item], default_max_tokens: int
-) -> Ask:
+def _told(body: Told, earlier: list[Item], given: list[Item], thoughts: Thoughts) -> Ask:
+    """What decides the prompt, and what its outputs are bound to."""
     check_count(len(earlier) + len(given))
     messages = messages_of(earlier, given)
     if body.instructions is not None:
@@ -157,22 +173,21 @@ def _ask(
         )
     return Ask(
         messages=messages,
-        params=_params(body, default_max_tokens),
+        params=SamplingParams(),
         limit=LIMIT,
-        labels=body,
+        labels=Labelled(),
         box=toolbox_of(body),
         answer=_answer(body.text),
-        best=body.best,
         variables=body.chat_template_kwargs,
-        thoughts=_thoughts(body),
+        thoughts=thoughts,
     )
 
 
-def _thoughts(body: ResponseRequest) -> Thoughts:
+def _thoughts(body: Told, budget: int | None) -> Thoughts:
     given = read(ReasoningConfig, body.reasoning, refused=REFUSED_REASONING, at="reasoning")
     switches = [body.chat_template_kwargs.get(name) for name in SWITCHES]
     return Thoughts(
-        budget=body.thinking_token_budget,
+        budget=budget,
         effort=given.effort,
         is_on=next((switch for switch in switches if isinstance(switch, bool)), None),
         effort_field="reasoning.effort",

@@ -16,18 +16,19 @@ from radixserve.api.faults import answer
 from radixserve.api.front import Front
 from radixserve.api.openai.models import check_model
 from radixserve.api.responses.answer import Answer
-from radixserve.api.responses.exchange import Exchange, exchange_of
+from radixserve.api.responses.exchange import Exchange, count_of, exchange_of
 from radixserve.api.responses.pages import check_retrieval, page_of
-from radixserve.api.responses.schema import read_response
+from radixserve.api.responses.schema import read_count, read_response
 from radixserve.api.responses.service import Responses, owner_now
-from radixserve.api.responses.shapes import CANCEL, INPUT_ITEMS, ONE, PATH
+from radixserve.api.responses.shapes import CANCEL, INPUT_ITEMS, INPUT_TOKENS, ONE, PATH
 from radixserve.api.responses.store import Owner, ResponseStore
 from radixserve.api.sse import Style, event_stream, named_frame, unless_gone
 from radixserve.native.apart import apart
 
 
 def routes(front: Front) -> APIRouter:
-    """POST /v1/responses; GET and DELETE of one, its input_items, POST its cancel."""
+    """POST /v1/responses and its input_tokens; GET and DELETE of one, its input_items, POST its
+    cancel."""
     router = APIRouter()
     gateway, http = front.gateway, front.config.http
     responses = Responses(front.calls, ResponseStore(http))
@@ -39,12 +40,24 @@ def routes(front: Front) -> APIRouter:
 
     async def create(request: Request) -> Response:
         body = await read_json(request, http.max_body)
-        exchange = await apart(body, prepare, body, owner_now())
+        read = [body, responses.earlier(body)]
+        exchange = await apart(read, prepare, body, owner_now())
         if not exchange.body.stream:
             return answer(await unless_gone(request.receive, responses.whole(exchange)))
         made = Answer(exchange)
         style = Style(frame=named_frame, end=b"", failed=partial(responses.failed, made))
         return await event_stream(request, responses.events(made), style)
+
+    def count(body: object, owner: Owner) -> int:
+        given = read_count(body)
+        check_model(given.model, gateway)
+        return count_of(given, gateway, responses.store, owner)
+
+    async def input_tokens(request: Request) -> Response:
+        body = await read_json(request, http.max_body)
+        read = [body, responses.earlier(body)]
+        tokens = await apart(read, count, body, owner_now())
+        return answer({"object": "response.input_tokens", "input_tokens": tokens})
 
     async def get(name: str, request: Request) -> Response:
         check_retrieval(request.query_params)
@@ -61,6 +74,7 @@ def routes(front: Front) -> APIRouter:
         return answer(page_of(items, request.query_params))
 
     router.add_api_route(PATH, create, methods=["POST"])
+    router.add_api_route(INPUT_TOKENS, input_tokens, methods=["POST"])
     router.add_api_route(ONE, get, methods=["GET"])
     router.add_api_route(ONE, delete, methods=["DELETE"])
     router.add_api_route(CANCEL, cancel, methods=["POST"])

@@ -8,7 +8,7 @@ Fields stand in the places that openai/schema.py tells of.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
 
@@ -32,9 +32,40 @@ Value = Annotated[str, msgspec.Meta(max_length=512)]
 Token = Annotated[int, msgspec.Meta(ge=1)]
 
 
+class Told(Protocol):
+    """What a model is told, which is what a count is of."""
+
+    input: str | list[Any]
+    instructions: str | None
+    previous_response_id: str | None
+    tools: list[Any]
+    tool_choice: str | dict[str, Any]
+    parallel_tool_calls: bool
+    text: dict[str, Any]
+    reasoning: dict[str, Any]
+    chat_template_kwargs: dict[str, Any]
+
+
+class InputTokensRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A body of /v1/responses/input_tokens; see ResponseRequest."""
+
+    input: str | list[Any] = []
+    model: str = ""
+    instructions: str | None = None
+    previous_response_id: Name | None = None
+    tools: list[Any] = []
+    tool_choice: str | dict[str, Any] = "auto"
+    parallel_tool_calls: bool = True
+    text: dict[str, Any] = {}
+    reasoning: dict[str, Any] = {}
+    chat_template_kwargs: dict[str, Any] = {}
+
+
 class ResponseRequest(Labelled, msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """input: a user's text, or items, see items.py. instructions: what the system says first, in
-    this response alone. tools, tool_choice, parallel_tool_calls: see tools.py. text, reasoning: see
+    """A body of /v1/responses.
+
+    input: a user's text, or items, see items.py. instructions: what the system says first, in this
+    response alone. tools, tool_choice, parallel_tool_calls: see tools.py. text, reasoning: see
     exchange.py. store: None where the server keeps replies. max_output_tokens: without it
     config.http.default_max_tokens holds. metadata, user, safety_identifier, prompt_cache_key:
     labels, which come back. thinking_token_budget, top_k to chat_template_kwargs, and all of
@@ -45,18 +76,18 @@ class ResponseRequest(Labelled, msgspec.Struct, kw_only=True, forbid_unknown_fie
     model: str = ""
     instructions: str | None = None
     previous_response_id: Name | None = None
-    store: bool | None = None
-    stream: bool = False
     tools: list[Any] = []
     tool_choice: str | dict[str, Any] = "auto"
     parallel_tool_calls: bool = True
     text: dict[str, Any] = {}
+    reasoning: dict[str, Any] = {}
+    store: bool | None = None
+    stream: bool = False
     max_output_tokens: Token | None = None
     temperature: float = 1.0
     top_p: float = 1.0
     include: list[str] = []
     top_logprobs: int = 0
-    reasoning: dict[str, Any] = {}
     thinking_token_budget: int | None = None
     metadata: dict[Key, Value] = {}
     user: Name | None = None
@@ -86,6 +117,11 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "stream_options": ({}, {"include_obfuscation": False}),
     "truncation": ("disabled",),
 }
+REFUSED_COUNT: dict[str, tuple[Any, ...]] = {
+    "conversation": (),
+    "personality": (),
+    "truncation": ("disabled",),
+}
 # A hint for finding the cache, which here is found by the prompt itself.
 HARMLESS: dict[str, Any] = {"prompt_cache_retention": Literal["in_memory", "24h"]}
 
@@ -109,6 +145,11 @@ def read_response(body: object) -> ResponseRequest:
             )
     _check_logprobs(given)
     return given
+
+
+def read_count(body: object) -> InputTokensRequest:
+    """Raises InvalidRequest naming the field."""
+    return read(InputTokensRequest, body, refused=REFUSED_COUNT)
 
 
 def _check_logprobs(given: ResponseRequest) -> None:

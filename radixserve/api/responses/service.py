@@ -69,6 +69,11 @@ class Responses:
         else:
             yield self._ended(answer)
 
+    def earlier(self, body: object) -> list[bytes]:
+        """What a body goes on from, which takes time to read like the body itself."""
+        name = body.get("previous_response_id") if isinstance(body, dict) else None
+        return self.store.chain_texts(owner_now(), name) if isinstance(name, str) else []
+
     def failed(self, answer: Answer, error: BaseException) -> Event:
         """The last event of a stream that `error` ends."""
         answer.fail(error)

@@ -14,6 +14,7 @@ from radixserve.api.responses.pages import MAX_LIMIT
 from radixserve.api.shapes import ANY_OBJECT, COUNT, FLAG, TEXT, Shape, one_of, or_null, rows, thing
 
 PATH = "/v1/responses"
+INPUT_TOKENS = f"{PATH}/input_tokens"
 ONE = f"{PATH}/{{name}}"
 CANCEL = f"{ONE}/cancel"
 INPUT_ITEMS = f"{ONE}/input_items"
@@ -28,6 +29,7 @@ _KINDS: dict[type[msgspec.Struct], dict[str, tuple[Any, ...]]] = {
 }
 BODIES: dict[type[msgspec.Struct], dict[str, tuple[Any, ...]]] = {
     schema.ResponseRequest: schema.REFUSED | {"prompt_cache_retention": ("in_memory", "24h")},
+    schema.InputTokensRequest: schema.REFUSED_COUNT,
     **_KINDS,
     items.TextPart: items.REFUSED_PART,
     items.RefusalPart: {},
@@ -44,15 +46,16 @@ def _ref(kind: type[msgspec.Struct]) -> Shape:
 
 _PARTS = rows(one_of(_ref(items.TextPart), _ref(items.RefusalPart)))
 CLOSER: dict[tuple[str, str], Shape] = {
-    ("ResponseRequest", "input"): one_of(TEXT, rows(one_of(*map(_ref, _KINDS)))),
-    ("ResponseRequest", "tools"): rows(_ref(tools.FunctionTool)),
-    ("ResponseRequest", "reasoning"): _ref(exchange.ReasoningConfig),
-    ("ResponseRequest", "text"): _ref(exchange.TextConfig),
     ("ResponseRequest", "include"): rows({"enum": sorted(schema.INCLUDED)}),
     ("TextConfig", "format"): _ref(exchange.TextFormat),
     ("MessageItem", "content"): one_of(TEXT, _PARTS),
     ("OutputItem", "output"): one_of(TEXT, rows(_ref(items.TextPart))),
 }
+for _body in ("ResponseRequest", "InputTokensRequest"):
+    CLOSER[_body, "input"] = one_of(TEXT, rows(one_of(*map(_ref, _KINDS))))
+    CLOSER[_body, "tools"] = rows(_ref(tools.FunctionTool))
+    CLOSER[_body, "text"] = _ref(exchange.TextConfig)
+    CLOSER[_body, "reasoning"] = _ref(exchange.ReasoningConfig)
 
 _STATUS: Shape = {"enum": ["in_progress", "completed", "incomplete", "failed", "cancelled"]}
 _ITEM = thing(id=TEXT, type=TEXT, status=TEXT)
@@ -79,6 +82,7 @@ RESPONSE = thing(
     ),
     optional={"truncated": FLAG, "cache": rows(ANY_OBJECT)},
 )
+COUNTED = thing(object={"const": "response.input_tokens"}, input_tokens=COUNT)
 DELETED = thing(id=TEXT, object={"const": "response"}, deleted={"const": True})
 PAGE = thing(
     object={"const": "list"},

@@ -128,6 +128,11 @@ class ResponseStore:
         kept = self._found(owner, name)
         return None if kept is None else _items(kept.made)
 
+    def chain_texts(self, owner: Owner, name: str) -> list[bytes]:
+        """The lists of JSON that chain() is read from; none where there is no such response."""
+        kept = self._found(owner, name)
+        return [] if kept is None else [link.items for link in _back(kept.made)]
+
     def find(self, owner: Owner, name: str) -> Item | None:
         """The item whose `id` is `name`, the newest where several have it."""
         with self._lock:

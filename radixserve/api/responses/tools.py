@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from radixserve.api.responses.schema import ResponseRequest
+from radixserve.api.responses.schema import Told
 from radixserve.api.turns.toolbox import (
     Mode,
     Tool,
@@ -57,7 +57,7 @@ class _Named(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     type: Literal["function"]
 
 
-def toolbox_of(given: ResponseRequest) -> Toolbox:
+def toolbox_of(given: Told) -> Toolbox:
     """Raises InvalidRequest naming the field. Whether the schemas can be enforced is not looked
     at."""
     check_count(len(given.tools))
@@ -98,9 +98,7 @@ def _shown(tool: FunctionTool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _chosen(
-    given: ResponseRequest, shown: tuple[dict[str, Any], ...], tools: Sequence[Tool]
-) -> Toolbox:
+def _chosen(given: Told, shown: tuple[dict[str, Any], ...], tools: Sequence[Tool]) -> Toolbox:
     choice, many = given.tool_choice, given.parallel_tool_calls
     if isinstance(choice, dict):
         return _chosen_by_object(choice, Toolbox(shown=shown, tools=tuple(tools), many=many))
