@@ -107,6 +107,10 @@ def test_sampling_that_newer_clients_left_out(client, gateway):
     assert (params.temperature, params.top_k, params.top_p) == (0.5, 3, 0.5)
 
 
+def test_the_model_that_is_served(client):
+    assert [model.id for model in client.models.list()] == [MODEL]
+
+
 class Total(BaseModel):
     people: int
 

@@ -56,10 +56,10 @@ def test_an_aborted_message_is_an_error(gateway, stream):
 
     response = asyncio.run(go())
     if not stream:
-        error_of(response, 499)
+        error_of(response, 499, "api_error")
         return
     *_, last = events_of(response.text)
-    assert (last["type"], last["error"]["type"]) == ("error", "invalid_request_error")
+    assert (last["type"], last["error"]["type"]) == ("error", "api_error")
 
 
 def test_a_stream_begins_when_the_call_is_accepted(gateway):
