@@ -55,6 +55,8 @@ struct Laid {
     }
 };
 
+constexpr int kFewQueries = 3 * kQueries;
+
 // Values where they are in the cache, `offset` bytes into each row: for few queries laying them out
 // takes longer than they do.
 struct InPlace {
@@ -234,7 +236,7 @@ static void attend_block(const Attend& a, const AttendItem& item, Work w, int32_
     const int count = here.count > kBlock / 2 ? kBlock : kBlock / 2;
     Mode::put_keys(w.k, here.k, head * bytes, a.head_dim, count);
     const int queries = w.queries;
-    if (queries <= kQueries && a.head_dim % (kValueVectors * kLanes) == 0) {
+    if (queries <= kFewQueries && a.head_dim % (kValueVectors * kLanes) == 0) {
         w.values = here.v;
         w.values_offset = head * bytes;
     } else {

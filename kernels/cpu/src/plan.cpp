@@ -25,10 +25,15 @@ void AttentionPlan::fill(const Rows& rows) {
     add_groups(rows);
     add_own_parts(rows);
     place_states(rows);
-    for (auto* items : {&own_})
-        for (auto& each : *items) each.item.tokens = token_list_.data() + each.tokens_at;
-    for (auto& level : levels_)
-        for (auto& each : level) each.item.tokens = token_list_.data() + each.tokens_at;
+    finish_items(own_);
+    for (auto& level : levels_) finish_items(level);
+}
+
+void AttentionPlan::finish_items(std::vector<Item>& items) {
+    for (auto& each : items) each.item.tokens = token_list_.data() + each.tokens_at;
+    // The longest first, so that no thread is left with a long one at the end.
+    std::stable_sort(items.begin(), items.end(),
+                     [](const Item& a, const Item& b) { return a.work() > b.work(); });
 }
 
 void AttentionPlan::place_tokens(const Rows& rows) {
@@ -78,36 +83,45 @@ void AttentionPlan::add_group(const Rows& rows, int64_t group) {
     }
     const int64_t list_end = static_cast<int64_t>(token_list_.size());
     if (static_cast<int32_t>(levels_.size()) <= level) levels_.resize(level + 1);
-    const int64_t group_size = shape_.num_qo_heads / shape_.num_kv_heads;
-    const int64_t tile = std::max<int64_t>(1, kTileQueries / group_size);
-    const int64_t tiles = ceil_div(list_end - list_begin, tile);
-    const int64_t step = ceil_div(list_end - list_begin, tiles);
+    const int64_t count = list_end - list_begin, tile = tile_tokens();
+    const int64_t tiles = ceil_div(count, tile), step = ceil_div(count, tiles);
+    const int32_t heads = heads_together(count, rows);
     const int32_t* pages = pages_.data() + rows.page_indptr[*first];
     for (int64_t t = begin; t < end; t = round_down(t, kSegment) + kSegment)
         for (int64_t at = list_begin; at < list_end; at += step)
-            for (int32_t head = 0; head < shape_.num_kv_heads; ++head)
+            for (int32_t head = 0; head < shape_.num_kv_heads; head += heads)
                 add_item(levels_[level],
                          {nullptr, pages, static_cast<int32_t>(std::min(step, list_end - at)), head,
-                          1, static_cast<int32_t>(t),
+                          heads, static_cast<int32_t>(t),
                           static_cast<int32_t>(
                               std::min(end, round_down(t, kSegment) + kSegment)),
                           -1, false},
                          at);
 }
 
+int64_t AttentionPlan::tile_tokens() const {
+    const int64_t group_size = shape_.num_qo_heads / shape_.num_kv_heads;
+    return std::max<int64_t>(1, kTileQueries / group_size);
+}
+
+// KV heads of an item for `tokens` tokens: with rows for every thread, those of few tokens stay
+// together, as they lie in memory.
+int32_t AttentionPlan::heads_together(int64_t tokens, const Rows& rows) const {
+    const bool are_few = tokens * shape_.num_kv_heads <= tile_tokens();
+    const bool is_one = are_few && rows.rows >= kItemsPerThread * threads();
+    return is_one ? static_cast<int32_t>(shape_.num_kv_heads) : 1;
+}
+
 void AttentionPlan::add_own_parts(const Rows& rows) {
     split_.assign(static_cast<size_t>(rows.rows), 0);
-    const int64_t group_size = shape_.num_qo_heads / shape_.num_kv_heads;
-    const int64_t tile = std::max<int64_t>(1, kTileQueries / group_size);
+    const int64_t tile = tile_tokens();
     const bool is_short = rows.rows * shape_.num_kv_heads < kItemsPerThread * threads();
     for (int64_t row = 0; row < rows.rows; ++row) {
         const int32_t start = shared_to_[row], length = rows.lengths[row];
         const int32_t kv_len = rows.positions[row] + length;
         const int32_t* pages = pages_.data() + rows.page_indptr[row];
         const bool is_split = is_short && length == 1 && kv_len - start > kSegment;
-        // With rows for every thread a row's heads stay together, where they lie.
-        const bool is_one = length == 1 && rows.rows >= kItemsPerThread * threads();
-        const int32_t heads = is_one ? static_cast<int32_t>(shape_.num_kv_heads) : 1;
+        const int32_t heads = heads_together(length, rows);
         for (int32_t head = 0; head < shape_.num_kv_heads; head += heads) {
             if (!is_split) {
                 for (int64_t i = 0; i < length; i += tile) {
@@ -127,11 +141,6 @@ void AttentionPlan::add_own_parts(const Rows& rows) {
             }
         }
     }
-    // The longest first, so that no thread is left with a long one at the end.
-    std::stable_sort(own_.begin(), own_.end(), [](const Item& a, const Item& b) {
-        return (a.item.t1 - a.item.t0) * int64_t{a.item.count} >
-               (b.item.t1 - b.item.t0) * int64_t{b.item.count};
-    });
 }
 
 void AttentionPlan::place_states(const Rows& rows) {

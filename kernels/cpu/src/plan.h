@@ -49,13 +49,19 @@ private:
     struct Item {
         AttendItem item;
         int64_t tokens_at;  // in token_list_
+        int64_t work() const {
+            return int64_t{item.t1 - item.t0} * item.count * item.kv_heads;
+        }
     };
 
     void place_tokens(const Rows& rows);
     void add_groups(const Rows& rows);
     void add_group(const Rows& rows, int64_t group);
     void add_own_parts(const Rows& rows);
+    int64_t tile_tokens() const;
+    int32_t heads_together(int64_t tokens, const Rows& rows) const;
     void place_states(const Rows& rows);
+    void finish_items(std::vector<Item>& items);
     void add_item(std::vector<Item>& to, AttendItem item, int64_t tokens_at);
     void run_items(const std::vector<Item>& items, const std::vector<Item>& after,
                    const Attend& with);
