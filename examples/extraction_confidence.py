@@ -22,7 +22,7 @@ from typing import Any
 import radixserve as rs
 
 COLOURS = ["red", "green", "blue", "white"]
-SCHEMA = {
+SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
         "customer": {"type": "string", "maxLength": 24},

@@ -308,7 +308,7 @@ def test_two_native_kinds_exclude_each_other(gateway):
 def test_every_sampling_field_has_a_mapping():
     """Each native field is a sampling parameter or part of a constraint, and none is lost."""
     renamed = {"sampling_seed": "seed"}
-    options = {*KINDS, "whitespace", "constraint_mode"}
+    options = {*KINDS, "whitespace", "constraint_mode", "field_logprobs"}
     of_text = {"skip_special_tokens", "spaces_between_special_tokens", "no_stop_trim"}
     native = {renamed.get(name, name) for name in Sampling.__struct_fields__}
     assert native - options - of_text == set(SamplingParams.__struct_fields__)
