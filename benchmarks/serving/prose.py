@@ -148,6 +148,13 @@ class Prose:
             ids += self._encode(text)
         return ids[:n]
 
+    def text(self, n: int) -> str:
+        """Sentences of n words or a few more."""
+        found: list[str] = []
+        while len(found) < n:
+            found += self._sentence().split()
+        return " ".join(found)
+
     def shuffled(self, items: Sequence[int]) -> list[int]:
         """The items in a random order."""
         return self._random.sample(items, len(items))
