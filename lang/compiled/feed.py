@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from radixserve.lang.backends.base import Backend, Body
@@ -69,7 +69,8 @@ class Feed(Caller):
 
     def ask(self, body: Body) -> None:
         """Run the program of `body` elsewhere, to its end. Raises what ended it."""
-        self._take_all(self._programs.program(body))
+        with _told():
+            self._take_all(self._programs.program(body))
 
     async def aask(self, body: Body) -> None:
         body = self._in_time(body)
@@ -119,7 +120,7 @@ class Feed(Caller):
         while True:
             attempt = Attempt(request, self._retries, lambda _: None)
             request.tries += 1
-            with attempt:
+            with attempt, _told():
                 return await work(attempt)
             await asyncio.sleep(attempt.pause)
 
@@ -205,6 +206,17 @@ def _portable(value: Any) -> Any:
             return value
         case _:
             return format(value)
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """A deadline that passed elsewhere is one here."""
+    try:
+        yield
+    except BackendError as error:
+        if error.code == DEADLINE_CODE:
+            raise DeadlineExceeded(error.message) from None
+        raise
 
 
 def _without_prompt(reply: dict[str, Any]) -> dict[str, Any]:

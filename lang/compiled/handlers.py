@@ -12,16 +12,21 @@ from typing import Any
 def is_caught(frame: Any, inner: str, last: str) -> bool:
     """Whether `frame`, or one that called it, stands inside a `try`; `with` blocks do not count.
 
-    Frames of files below the folder `inner` are passed over, one of the file `last` or of the
-    event loop ends the search.
+    Frames of modules below `inner` are passed over, one of the module `last` or of the event loop
+    ends the search.
     """
-    while frame is not None and frame.f_code.co_filename != last:
-        if str(frame.f_globals.get("__name__", "")).startswith("asyncio"):
+    while frame is not None and module_of(frame) != last:
+        if module_of(frame).startswith("asyncio"):
             return False
-        if not frame.f_code.co_filename.startswith(inner) and _is_inside_try(frame):
+        if not module_of(frame).startswith(inner) and _is_inside_try(frame):
             return True
         frame = frame.f_back
     return False
+
+
+def module_of(frame: Any) -> str:
+    """The name of the module whose code the frame runs."""
+    return str(frame.f_globals.get("__name__", ""))
 
 
 def _is_inside_try(frame: Any) -> bool:

@@ -135,7 +135,7 @@ def text_of(*parts: Any) -> Any:
             continue
         value, conversion, spec = part
         if type(value) is TracedValue and conversion in (-1, 115) and not spec:
-            traced = traced or value
+            traced = value
             pieces += [_formatted(piece) for piece in value.pieces]
             continue
         if conversion in _CONVERSIONS:

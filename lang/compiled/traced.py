@@ -14,17 +14,16 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, NoReturn
 
 from radixserve.lang.compiled.graph import Doing, Step
-from radixserve.lang.compiled.handlers import is_caught
+from radixserve.lang.compiled.handlers import is_caught, module_of
 from radixserve.lang.compiled.values import Piece, Template, Use, Value, template
 from radixserve.lang.errors import DynamicProgram
 from radixserve.lang.ir import Chain, Standin, is_text, items
 
-_LANG = str(Path(__file__).parent.parent)
-_ENTRY = str(Path(__file__).with_name("tracing.py"))
+_LANG = "radixserve.lang"
+_ENTRY = "radixserve.lang.compiled.tracing"
 _BASE = 0xF3A40  # a private plane: no text has these characters by chance
 _OPEN, _CLOSE, *_DIGITS = (chr(_BASE + i) for i in range(12))
 _ANY = re.compile(f"[{chr(_BASE)}-{chr(_BASE + 11)}]")
@@ -178,8 +177,8 @@ class Recorder:
             case _:
                 pass
 
-    def quote(self, value: Any, what: str) -> Value:
-        """`value` as a graph holds it."""
+    def quote(self, value: Any, what: str, at: tuple[str, int] | None = None) -> Value:
+        """`value` as a graph holds it. at: where it comes from, if that is not the line at work."""
         if type(value) is TracedValue:
             match value.pieces:
                 case (Use() as use,) if not use.is_formatted:
@@ -190,16 +189,16 @@ class Recorder:
                 made = template(self.split(value))
                 return value if made.constant is not None else made
             case list() | tuple() if type(value) in (list, tuple):
-                return type(value)(self.quote(each, what) for each in value)
+                return type(value)(self.quote(each, what, at) for each in value)
             case dict() if all(type(name) is str for name in value):
                 self.refuse_marks(list(value), what)
-                return {name: self.quote(each, what) for name, each in value.items()}
+                return {name: self.quote(each, what, at) for name, each in value.items()}
             case None | bool() | int():
                 if value is None or type(value) in (bool, int):
                     return value
             case float() if type(value) is float and math.isfinite(value):
                 return value
-        return self.refuse(f"{what} is {value!r}, which no graph can hold")
+        return self.refuse(f"{what} is {value!r}, which no graph can hold", at)
 
     def check_marks(self) -> None:
         """Raise where a text was made of a value and did not come into any step."""
@@ -216,7 +215,7 @@ def _formatted(piece: Piece) -> Piece:
 def _user_frame() -> Any:
     """The nearest frame outside of lang, or None."""
     frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_LANG):
+    while frame is not None and module_of(frame).startswith(_LANG):
         frame = frame.f_back
     return frame
 

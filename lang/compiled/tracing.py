@@ -93,7 +93,8 @@ class _Tracing:
         recorder, name = self._recorder, self._func.__name__
         returned: Any = None
         try:
-            returned = recorder.quote(self._result(), f"what {name}() returns")
+            at = (self._func.__code__.co_filename, self._func.__code__.co_firstlineno)
+            returned = recorder.quote(self._result(), f"what {name}() returns", at)
             recorder.check_marks()
         except DynamicProgram as fault:
             recorder.fault = recorder.fault or fault
