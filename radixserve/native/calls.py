@@ -68,6 +68,8 @@ class Calls:
         refusal of any comes first. The first error ends the others. Closing aborts what still
         runs. Each request has a rid of its own; abort(name) reaches all.
         """
+        if len(requests) == 1:
+            return _alone(self._one(requests[0], name))
         return _accepted(_together([self._one(r, name) for r in requests]), len(requests))
 
     @property
@@ -141,6 +143,13 @@ def _check_vocabulary(params: SamplingParams, vocab_size: int) -> None:
                 raise InvalidRequest(
                     f"{name}: {token} is no token; ids are below {vocab_size}", param=name
                 )
+
+
+async def _alone(stream: Chunks) -> Numbered:
+    """The one stream of a call: no task and no queue stand between it and its reader."""
+    async with contextlib.aclosing(stream):
+        async for chunk in stream:
+            yield 0, chunk
 
 
 async def _accepted(chunks: Numbered, count: int) -> Numbered:
