@@ -90,6 +90,15 @@ class Matcher:
         """Begin with a sampled token, whatever is forced; see begin()."""
         self._one_by_one = one_by_one
 
+    def restart(self) -> None:
+        """Forget the output so far."""
+        self.state = xgrammar.GrammarMatcher(self._compiled)
+        self._at = self._start
+        self._text.clear()
+        self._controls.clear()
+        self._pending = []
+        self._is_filled = self._ended = False
+
     def allows(self, token: int) -> bool:
         """Whether `token` may come next."""
         return bool(int(self._current()[token // 32]) >> (token % 32) & 1)
@@ -97,6 +106,10 @@ class Matcher:
     def fits(self, room: int) -> bool:
         """Whether an ending from here is known to fit `room` tokens, or none is known."""
         return room >= 0 and self._fits(self._at, room)
+
+    def fits_afresh(self, room: int) -> bool:
+        """The same from the beginning."""
+        return room >= 0 and self._fits(self._start, room)
 
     def shortest(self) -> list[int] | None:
         """The tokens of the shortest ending from here; None where none is known."""

@@ -26,9 +26,11 @@ class Answer(Protocol):
     def begin(self, room: int, *, one_by_one: bool) -> Taken: ...
     def begin_free(self, *, one_by_one: bool) -> None: ...
     def take(self, token: int, room: int) -> Taken: ...
+    def restart(self) -> None: ...
     def whole_at(self, size: int) -> bool: ...
     def allows(self, token: int) -> bool: ...
     def fits(self, room: int) -> bool: ...
+    def fits_afresh(self, room: int) -> bool: ...
     def least(self) -> str: ...
     def shortest(self) -> list[int] | None: ...
 
@@ -89,6 +91,7 @@ class Thinker:
         self._pending: list[int] = []  # must come next, one by one
         self._then: Literal["reason", "answer", "close"] = "answer"  # behind what is pending
         self._is_answering = False
+        self._is_first = True  # nothing has been taken
         self._one_by_one = False
         self._room = 0
 
@@ -106,6 +109,8 @@ class Thinker:
                 f"tokens{tag}, there is room for {room}",
                 param="max_new_tokens",
             )
+        if self._answer is not None and not is_open:
+            self._answer.begin_free(one_by_one=one_by_one)
         if is_open and self._reasoning.budget == 0:
             return self._end((), room)
         return Taken(())
@@ -123,6 +128,8 @@ class Thinker:
     def whole_at(self, size: int) -> bool:
         if self._answer is None:
             return True
+        if self._follower.phase == "before":
+            return self._answer.whole_at(size)
         return self._is_answering and self._answer.whole_at(size - self._plain)
 
     # ---- masks ----
@@ -143,6 +150,8 @@ class Thinker:
             row[:] = 0
             _set(row, self._pending[0])
         elif self._may_open:
+            if not self._is_first:
+                return
             behind = len(self._reasoning.begin_ids) + len(self._closing)
             if self._answer is not None and self._answer.fits(self._room - behind):
                 _set(row, self._reasoning.begin_ids[0])
@@ -159,25 +168,37 @@ class Thinker:
     # ---- inside ----
 
     def _take_first(self, answer: Answer, token: int, room: int) -> Taken:
-        """The first token of an output that reasons or answers."""
+        """While it is open whether the output reasons or answers; what the answer allows is the
+        answer's until the begin tag is whole."""
+        is_first, self._is_first = self._is_first, False
+        if is_first and token == self._reasoning.begin_ids[0] and not answer.allows(token):
+            return self._open(token, room)
+        taken = answer.take(token, room)
+        self._follow(taken.ids)
+        if self._follower.phase == "before" and taken.close is None:
+            return taken
+        left = room + 1 - len(taken.ids)
+        if self._follower.phase == "inside" and answer.fits_afresh(left - len(self._closing)):
+            answer.restart()
+            return self._opened(taken.ids, taken.forced, left)
+        self._is_answering, self._plain = True, 0
+        return taken
+
+    def _open(self, token: int, room: int) -> Taken:
+        """The begin tag, of which `token` was sampled."""
         begin = self._reasoning.begin_ids
-        if token != begin[0] or answer.allows(token):
-            self._is_answering = True
-            answer.begin_free(one_by_one=self._one_by_one)
-            return answer.take(token, room)
-        for each in begin:
-            self._follower.feed(self._spelt(each))
-            self._plain += len(self._token_bytes[each])
-        rest = begin[1:]
-        is_over = self._reasoning.budget == 0
-        if self._one_by_one:
-            self._pending = [*rest, *self._closing] if is_over else list(rest)
-            self._plain -= sum(len(self._token_bytes[each]) for each in rest)
-            self._then = "answer" if is_over else "reason"
+        if self._one_by_one and len(begin) > 1:
+            self._follow((token,))
+            self._pending, self._then = list(begin[1:]), "reason"
             return Taken((token,), thoughts=1)
-        if is_over:
-            return self._ended(begin, self._closing, room - len(rest), len(rest))
-        return Taken(begin, len(rest), thoughts=len(begin))
+        self._follow(begin)
+        return self._opened(begin, len(begin) - 1, room + 1 - len(begin))
+
+    def _opened(self, ids: tuple[int, ...], forced: int, room: int) -> Taken:
+        """Reasoning begins behind `ids`."""
+        if self._reasoning.budget == 0:
+            return self._ended(ids, self._closing, room, forced)
+        return Taken(ids, forced, thoughts=len(ids))
 
     def _think(self, token: int, room: int) -> Taken:
         after = copy.copy(self._follower)
@@ -197,7 +218,7 @@ class Thinker:
             return Taken((token,), stopped=True)
         if after.phase == "before":
             return Taken((token,), stopped=True)
-        self._count += was_inside or after.size > (after.begin_at or 0)
+        self._count += was_inside
         if self._reasoning.budget is not None and self._count >= self._reasoning.budget:
             return self._end((token,), room)
         return self._thought((token,), 0)
@@ -246,8 +267,11 @@ class Thinker:
     def _take_pending(self, token: int, room: int) -> Taken:
         if token != self._pending.pop(0):
             raise ValueError(f"token {token} was sampled, another one was forced")
+        if self._then == "reason":
+            self._follow((token,))
+            return Taken((token,), thoughts=1) if self._pending else self._opened((token,), 0, room)
         self._plain += len(self._token_bytes[token])
-        if self._pending or self._then == "reason":
+        if self._pending:
             return self._thought((token,), 0)
         if self._then == "close":
             return Taken((token,), close=Close.SHORT)
@@ -257,6 +281,11 @@ class Thinker:
         if self._answer is None:
             return Taken((token,), stopped=True)
         return self._answer.take(token, room)
+
+    def _follow(self, ids: Iterable[int]) -> None:
+        for token in ids:
+            self._follower.feed(self._spelt(token))
+            self._plain += len(self._token_bytes[token])
 
     def _spelt(self, token: int) -> bytes:
         return self._reasoning.spelt.get(token) or self._token_bytes[token]

@@ -51,8 +51,8 @@ class ReasoningTokens:
 class ReasoningCount:
     """Fed the ids of one output; tokens: how many of them reason.
 
-    Those are the tokens behind the begin tag, to the last that ends before the end tag or with its
-    beginning. spell: the bytes of an id, control tokens spelled.
+    Those are the tokens wholly behind the begin tag, to the last that ends where the end tag begins
+    or before. spell: the bytes of an id, control tokens spelled.
     """
 
     def __init__(self, reasoning: Reasoning, spell: Callable[[int], bytes]) -> None:
@@ -76,9 +76,8 @@ class ReasoningCount:
                 return
             was_inside = follower.phase == "inside"
             follower.feed(self._spell(token))
-            begin = follower.begin_at
-            if begin is None or not (was_inside or follower.size > begin):
-                continue  # of the begin tag
+            if not was_inside:
+                continue
             self._recent.append(follower.size)
             while self._recent[0] <= follower.size - self._longest and follower.end_at is None:
                 self._recent.popleft()

@@ -92,14 +92,19 @@ def legal(thinker: Thinker) -> list[int]:
 LURES = [*spelt(b"</think>"), 256, 257, 258, 259, 260, CLOSE, OPEN, END, ord("<")]
 
 
-def run(thinker, rng, room, *, one_by_one=False):
-    """(ids, forced, how it ended) of an output drawn at random; tags come often."""
+def run(thinker, rng, room, *, one_by_one=False, first=()):
+    """(ids, forced, how it ended) of an output that begins with `first` and goes on at random; tags
+    come often."""
+    first = list(first)
     taken = thinker.begin(room, one_by_one=one_by_one)
     ids, forced = list(taken.ids), taken.forced
     while taken.close is None and len(ids) < room:
         can = legal(thinker)
         lures = [token for token in LURES if token in can]
         token = rng.choice(lures if lures and rng.random() < 0.7 else can)
+        if first:
+            token = first.pop(0)
+            assert token in can
         taken = thinker.take(token, room - len(ids) - 1)
         assert taken.error is None
         assert taken.forced <= len(taken.ids)
@@ -178,6 +183,41 @@ def test_a_budget_alone(seed, tags, start, budget, by_one):
         assert reasoning.end in text
         if forced:
             assert counted.tokens == budget
+
+
+LOOSE = r"[a-z<>/ \n]{0,14}!"
+
+
+@pytest.fixture(scope="module")
+def loose() -> Place:
+    """Answers in which the tags may stand themselves."""
+    return Place(LOOSE)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.integers(0, 10**9),
+    st.sampled_from([text_tags, control_tags]),
+    st.sampled_from([None, 0, 5]),
+    st.integers(40, 90),
+    st.booleans(),
+    st.sampled_from([0, 1, 5, 7]),
+)
+def test_an_answer_that_begins_like_the_tag(loose, seed, tags, budget, room, by_one, begun):
+    """Reasoning begins where the tag is whole, whatever tokens spell it; before that it is text."""
+    reasoning = tags("either", budget)
+    thinker = loose.thinker(reasoning)
+    rng = random.Random(seed)
+    ids, _, close = run(thinker, rng, room, one_by_one=by_one, first=list(b"<think>"[:begun]))
+    assert close is not None
+    thoughts, said = heard(reasoning, ids, is_bound=True)
+    assert re.fullmatch(LOOSE, said), (ids, thoughts, said)
+    counted = ReasoningCount(reasoning, spell(reasoning))
+    counted.add(ids)
+    if budget is not None:
+        assert counted.tokens <= budget
+    if begun == 7 and tags is text_tags:
+        assert reasoning.end in b"".join(map(spell(reasoning), ids))
 
 
 def test_what_is_drawn_in_budget_stays(place):
