@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from radixserve.api.faults import Forbidden, fault
 
-METHODS = "GET, POST, PUT, OPTIONS"
+METHODS = "GET, POST, PUT, DELETE, OPTIONS"
 EXPOSED = "X-Request-Id, Retry-After"
 MAX_AGE = "600"  # seconds that a browser may keep the answer to a preflight
 
