@@ -87,12 +87,12 @@ def scenes(draw: st.DrawFn) -> Scene:
     """Decode and extend rows of lengths around borders, each with pages of its own."""
     torch.manual_seed(draw(st.integers(0, 2**31)))
     page_size = draw(st.sampled_from([1, 3, 16, 48]))
-    borders = st.sampled_from([0, 1, page_size - 1, page_size, 31, 32, 33, 63, 64, 100])
+    borders = st.sampled_from([0, 1, page_size - 1, page_size, 31, 32, 33, 63, 64, 65, 100, 256])
     shape = [
         (draw(borders), draw(st.one_of(st.just(1), st.integers(1, 40))))
         for _ in range(draw(st.integers(1, 4)))
     ]
-    free = iter(np.random.default_rng(draw(st.integers(0, 99))).permutation(800).tolist())
+    free = iter(np.random.default_rng(draw(st.integers(0, 99))).permutation(1300).tolist())
     return Scene(
         page_size,
         kv_heads=draw(st.integers(1, 3)),
@@ -132,7 +132,8 @@ def trees(draw: st.DrawFn) -> Scene:
         parent = draw(st.sampled_from(paths))
         grown = draw(st.integers(1, max(1, draw(st.sampled_from([80, 200, 700])) // page_size)))
         paths.append(parent + [next(numbers) for _ in range(grown)])
-    rows = [draw(st.sampled_from(paths)) for _ in range(draw(st.integers(2, 7)))]
+    # From 8 rows on, and 4 on one thread, the heads of a row are attended together.
+    rows = [draw(st.sampled_from(paths)) for _ in range(draw(st.integers(2, 9)))]
     own = [draw(st.integers(0, 2 * page_size)) for _ in rows]
     lengths = [draw(st.sampled_from([1, 1, 1, 2, 5, 17])) for _ in rows]
     positions = [len(path) * page_size + extra for path, extra in zip(rows, own)]
@@ -147,11 +148,25 @@ def trees(draw: st.DrawFn) -> Scene:
 
 
 @keep_library
-@given(scene=trees())
-def test_a_shared_prefix_read_once_changes_no_bit(native: Library, scene: Scene) -> None:
+@given(scene=trees(), threads=st.sampled_from([1, 2]))
+def test_a_shared_prefix_read_once_changes_no_bit(
+    native: Library, scene: Scene, threads: int
+) -> None:
+    native.set_threads(threads)
     flat = scene.native(native)
+    native.set_threads(2)
     scene.check(flat)
     assert torch.equal(scene.native(native, scene.groups()), flat)
+    native.set_threads(1)
+    assert torch.equal(scene.native(native, scene.groups()), flat)
+    native.set_threads(2)
+
+
+def test_large_scores_of_a_later_block_take_over(native: Library) -> None:
+    """Weights are taken relative to a score that is left behind by far, then by little."""
+    scene = Scene(16, 1, 4, 64, torch.float32, [400], [1], [list(range(26))])
+    scene.k[:26] *= torch.linspace(0.01, 40.0, 26)[:, None, None, None]
+    scene.check(scene.native(native))
 
 
 def test_groups_within_groups_are_attended_level_by_level(native: Library) -> None:
