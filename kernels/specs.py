@@ -82,12 +82,13 @@ class ModelShape:
     head_dim: int
     vocab_size: int
     has_qk_norm: bool = False
+    window: int = 0
 
 
 MODELS = (
     ModelShape("SmolLM2-135M", 576, 1536, 9, 3, 64, 49152),
     ModelShape("Llama-3-8B", 4096, 14336, 32, 8, 128, 128256),
-    ModelShape("Mistral-7B", 4096, 14336, 32, 8, 128, 32768),
+    ModelShape("Mistral-7B-v0.1", 4096, 14336, 32, 8, 128, 32000, window=4096),
     ModelShape("Qwen2.5-7B", 3584, 18944, 28, 4, 128, 152064),
     ModelShape("Qwen3-0.6B", 1024, 3072, 16, 8, 128, 151936, has_qk_norm=True),
 )
@@ -134,9 +135,7 @@ def attention_launch(options: Options, num_kv_heads: int, arch: int) -> Launch:
     """The kernel of a combination of ATTENTION as it is launched on an architecture."""
     dtype, head_dim = options["dtype"], options["head_dim"]
     heads = num_kv_heads * options["group"]
-    cache_type = dtype
-    if options["is_fp8"]:
-        cache_type = torch.float8_e4m3fn if arch >= FIRST_WITH_FP8 else torch.uint8
+    cache_type = _cache_type(options["is_fp8"], dtype, arch)
     q = torch.empty(2, heads, head_dim, dtype=dtype)
     cache = torch.empty(2, options["page_size"], num_kv_heads, head_dim, dtype=cache_type)
     scale = torch.ones(num_kv_heads)
@@ -182,32 +181,44 @@ def model_specs(model: ModelShape) -> Iterator[Spec]:
         "head_dim": model.head_dim,
         "page_size": 16,
         "group": model.num_qo_heads // model.num_kv_heads,
-        "is_fp8": False,
-        "window": 0,
+        "window": model.window,
         "softcap": 0.0,
         "has_sinks": False,
         "has_parts": True,
     }
-    for kernel in ("decode", "extend 128"):
-        yield attention_spec({"kernel": kernel, **plain}, model.num_kv_heads, model.name)
-    yield Spec(f"{model.name}: rotary_store", "store_kv", everywhere(_rotary, model))
+    # The pool in fp8 is Llama's and Mistral's here: their heads are those of most models.
+    for is_fp8 in (False, True) if model.num_kv_heads == 8 and model.head_dim == 128 else (False,):
+        for kernel in ("decode", "extend 128"):
+            row = {"kernel": kernel, **plain, "is_fp8": is_fp8}
+            yield attention_spec(row, model.num_kv_heads, model.name)
+        name = f"{model.name}: rotary_store{' fp8' if is_fp8 else ''}"
+        yield Spec(name, "store_kv", partial(_rotary, model, is_fp8))
     yield Spec(f"{model.name}: rms_norm", "rms_norm", everywhere(_norm, model.hidden_size, True))
     yield Spec(f"{model.name}: decide", "sample", everywhere(_sample, model.vocab_size, 1))
+
+
+def _cache_type(is_fp8: bool, dtype: torch.dtype, arch: int) -> torch.dtype:
+    if not is_fp8:
+        return dtype
+    return torch.float8_e4m3fn if arch >= FIRST_WITH_FP8 else torch.uint8
 
 
 def _empty(*size: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     return torch.empty(size, dtype=dtype)
 
 
-def _rotary(model: ModelShape) -> Launch:
+def _rotary(model: ModelShape, is_fp8: bool, arch: int) -> Launch:
     heads = _empty(2, model.num_qo_heads + 2 * model.num_kv_heads, model.head_dim)
-    cache = _empty(2, 16, model.num_kv_heads, model.head_dim)
+    kind = _cache_type(is_fp8, torch.bfloat16, arch)
+    cache = _empty(2, 16, model.num_kv_heads, model.head_dim, dtype=kind)
+    scale = torch.ones(model.num_kv_heads)
     angles = _empty(2, model.head_dim // 2, dtype=torch.float32)
     norm = _empty(model.head_dim) if model.has_qk_norm else None
     slots = torch.ones(2, dtype=torch.int32)
     return rotary_store_launch(
-        heads, angles, angles, (cache, cache), slots, norms=(norm, norm), eps=1e-6
-    )
+        heads, angles, angles, (cache, cache), slots, norms=(norm, norm), eps=1e-6,
+        scales=(scale, scale) if is_fp8 else None,
+    )  # fmt: skip
 
 
 def _norm(size: int, has_residual: bool, dtype: torch.dtype = torch.bfloat16) -> Launch:
@@ -232,10 +243,7 @@ def _sample(vocab: int, which: int) -> Launch:
 
 
 def _store(dtype: torch.dtype, is_fp8: bool, arch: int) -> Launch:
-    cache = _empty(2, 16, 8, 128, dtype=dtype)
-    if is_fp8:
-        kind = torch.float8_e4m3fn if arch >= FIRST_WITH_FP8 else torch.uint8
-        cache = _empty(2, 16, 8, 128, dtype=kind)
+    cache = _empty(2, 16, 8, 128, dtype=_cache_type(is_fp8, dtype, arch))
     scales = (torch.ones(8), torch.ones(8)) if is_fp8 else None
     k = _empty(2, 8, 128, dtype=dtype)
     return store_launch(cache, cache, k, k, torch.ones(2, dtype=torch.int32), scales)

@@ -1,12 +1,16 @@
 """Every row of specs.py compiles for GPUs that are not here, within their limits.
 
 In the gate each row is compiled for one architecture, all three taken in turn; the nightly run
-compiles every row for every one. Triton's cache keeps the results, so that a second run is quick.
+compiles every row for every one, and one in 23 of the full product of attention's options, another
+each night: 15,360 combinations would take a core about four hours, so 23 nights take them all.
+Triton's cache keeps the results, so that a second run is quick.
 """
 
 from __future__ import annotations
 
+import datetime
 import functools
+import itertools
 import multiprocessing
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
@@ -20,6 +24,7 @@ from radixserve.kernels import specs
 from radixserve.kernels.triton.compile import SHARED_LIMITS, Report, compile_launch
 
 MOST_REGISTERS = 255
+NIGHTS = 23
 PROCESSES = 2
 SMALL_STACK = 128  # bytes of a thread, where spilling is no matter
 
@@ -33,11 +38,14 @@ def report_of(order: tuple[int, int]) -> Report:
     return compile_launch(table()[row].build(arch), arch)
 
 
+def pool() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(PROCESSES, mp_context=multiprocessing.get_context("spawn"))
+
+
 def check(orders: Iterable[tuple[int, int]]) -> None:
     orders = list(orders)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(PROCESSES, mp_context=context) as pool:
-        reports = list(pool.map(report_of, orders, chunksize=1))
+    with pool() as workers:
+        reports = list(workers.map(report_of, orders, chunksize=1))
     faults = []
     for (row, arch), report in zip(orders, reports):
         spec = table()[row]
@@ -66,15 +74,43 @@ def test_each_row_compiles_for_every_architecture() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_a_sample_of_the_full_product_compiles() -> None:
-    """One combination of attention's options in 23 (a prime, so that every value comes up)."""
-    wanted = list(specs.product(specs.ATTENTION))[::23]
-    for at, options in enumerate(wanted):
-        arch = specs.ARCHITECTURES[at % 3]
-        spec = specs.attention_spec(options)
-        report = compile_launch(spec.build(arch), arch)
-        assert report.shared <= SHARED_LIMITS[arch], spec.name
-        assert report.has_tensor_cores == spec.has_products, spec.name
+def test_tonights_share_of_the_full_product_compiles() -> None:
+    night = datetime.date.today().toordinal()
+    with pool() as workers:
+        faults = [said for said in workers.map(product_fault, share_of(night), chunksize=4) if said]
+    assert not faults, "\n".join(faults)
+
+
+def share_of(night: int) -> list[tuple[int, int]]:
+    """What of the product is compiled that night: places in it, with the architecture for each."""
+    count = sum(1 for _ in specs.product(specs.ATTENTION))
+    turns = specs.ARCHITECTURES
+    return [
+        (place, turns[(place // NIGHTS + night // NIGHTS) % len(turns)])
+        for place in range(night % NIGHTS, count, NIGHTS)
+    ]
+
+
+def product_fault(order: tuple[int, int]) -> str | None:
+    place, arch = order
+    options = next(itertools.islice(specs.product(specs.ATTENTION), place, None))
+    spec = specs.attention_spec(options)
+    report = compile_launch(spec.build(arch), arch)
+    if report.shared > SHARED_LIMITS[arch] or report.has_tensor_cores != spec.has_products:
+        return f"sm_{arch}, {spec.name}: {report}"
+    return None
+
+
+def test_the_nights_take_the_full_product() -> None:
+    first = 738_000
+    count = sum(1 for _ in specs.product(specs.ATTENTION))
+    taken = [place for night in range(first, first + NIGHTS) for place, _ in share_of(night)]
+    assert sorted(taken) == list(range(count))
+    # And over three rounds each for every architecture.
+    round_of = [
+        {arch for place, arch in share_of(first + n * NIGHTS) if place < NIGHTS} for n in range(3)
+    ]
+    assert set.union(*round_of) == set(specs.ARCHITECTURES)
 
 
 def test_the_table_covers_every_pair_of_options() -> None:
@@ -107,6 +143,15 @@ def test_the_table_is_small_and_has_every_operation() -> None:
         "apply_mask",
     }
     assert len({spec.name for spec in table()}) == len(table())
+
+
+def test_the_table_has_the_models_windows_and_fp8_pools() -> None:
+    names = [spec.name for spec in table() if spec.name.startswith("Mistral")]
+    for kernel in ("decode", "extend 128"):
+        for is_fp8 in (False, True):
+            wanted = f"kernel {kernel}, dtype bfloat16, head_dim 128, page_size 16, group 4"
+            (found,) = [n for n in names if wanted in n and f"is_fp8 {is_fp8}," in n]
+            assert "window 4096" in found
 
 
 def test_the_report_tells_tensor_cores_apart() -> None:

@@ -14,14 +14,14 @@ SINKS = torch.linspace(-2.0, 2.0, 4)
 @pytest.mark.parametrize("page_size", [1, 3, 16, 64])
 @pytest.mark.parametrize("splits", [1, 3])
 def test_lengths_around_page_and_block_borders(page_size: int, splits: int) -> None:
-    positions = [0, page_size - 1, page_size, 62, 63, 64, 130]
-    scene = Scene(positions, [1] * len(positions), page_size)
+    positions = [0, page_size - 1, page_size, 63, 64, 130]
+    scene = Scene(positions, [1] * len(positions), page_size, kv_heads=1)
     scene.check(scene.decode(splits))
 
 
 @pytest.mark.parametrize("group", [1, 2, 3, 5, 7, 8, 17])
 def test_any_number_of_query_heads_to_a_kv_head(group: int) -> None:
-    scene = Scene([40, 3], [1, 1], kv_heads=3 if group < 5 else 1, group=group, head_dim=16)
+    scene = Scene([40, 3], [1, 1], kv_heads=2 if group < 5 else 1, group=group, head_dim=16)
     scene.check(scene.decode(2))
 
 
@@ -62,7 +62,9 @@ def test_an_fp8_cache_with_scales(as_bits: bool, dtype: torch.dtype) -> None:
 
 
 def test_257_rows() -> None:
-    scene = Scene([i % 5 for i in range(257)], [1] * 257, 4, kv_heads=1, group=1, head_dim=16)
+    """Of which most are padding, as in a graph: the interpreter takes its time for each."""
+    positions = [i % 5 if i % 8 == 0 else -1 for i in range(257)]
+    scene = Scene(positions, [1] * 257, 4, kv_heads=1, group=1, head_dim=16)
     scene.check(scene.decode())
 
 
