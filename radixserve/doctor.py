@@ -152,24 +152,31 @@ def _memory(config: Config, spec: ModelSpec) -> Iterator[Finding]:
     except (ImportError, OSError):
         return  # told already
     from radixserve.executor.kv_pool import bytes_per_token
+    from radixserve.executor.load import kv_dtype
     from radixserve.executor.memory import fit_pages, free_memory
     from radixserve.models.decoder import attention_shape
 
     dtype: torch.dtype = getattr(torch, config.model.dtype)
+    place = torch.device(config.model.device)
     free, weights = free_memory(), parameters(spec) * dtype.itemsize
-    said = f"{free >> 20} MiB free; the weights take up to {weights >> 20} MiB"
+    where = ""
+    if place.type == "cuda":
+        free, where = torch.cuda.mem_get_info(place)[0], " on the GPU"
+    said = f"{free >> 20} MiB free{where}; the weights take up to {weights >> 20} MiB"
     if weights > free:
         yield Finding("bad", "memory", said)
         return
     yield Finding("ok", "memory", said)
-    token = bytes_per_token(attention_shape(spec), dtype)
+    token = bytes_per_token(attention_shape(spec), kv_dtype(config, dtype, place))
     most = spec.context_len * config.schedule.max_running
     try:
         tokens = fit_pages(config.cache, token, most, free - weights) * config.cache.page_size
     except RadixServeError as error:
         yield Finding("bad", "memory", str(error))
         return
-    yield Finding("ok", "memory", f"a KV pool of {tokens} tokens, {tokens * token >> 20} MiB")
+    about = ", less what a step takes" if where else ""
+    said = f"a KV pool of {tokens} tokens, {tokens * token >> 20} MiB{about}"
+    yield Finding("ok", "memory", said)
     if tokens < spec.context_len:
         yield Finding(
             "note",

@@ -108,8 +108,8 @@ class FakeDevice:
     place = torch.device("cpu")
     has_kernels = False
 
-    def __init__(self, free: int = 2**24) -> None:
-        self.free = free
+    def __init__(self, free: int = 2**24, peak: int = 2**17) -> None:
+        self.free, self.peak = free, peak
         self.queued = self.done = 0
         self.waits = self.copies = self.replays = 0
         self.captures: list[int] = []
@@ -167,4 +167,4 @@ class FakeDevice:
 
     def peak_memory(self, run: Callable[[], None]) -> int:
         run()
-        return 1000
+        return self.peak

@@ -247,7 +247,13 @@ class DeviceExecutor:
     def collect(
         self, plan: StepPlan, rows: Int32, hidden: torch.Tensor, drawn: Drawn | None
     ) -> StepResult:
-        """Wait for what was drawn."""
+        """Wait for what was drawn. Raises RadixServeError where memory runs out."""
+        with naming_memory():
+            return self._collected(plan, rows, hidden, drawn)
+
+    def _collected(
+        self, plan: StepPlan, rows: Int32, hidden: torch.Tensor, drawn: Drawn | None
+    ) -> StepResult:
         ids = np.zeros(0, np.int32)
         logprobs: dict[int, TokenLogprobs] = {}
         valid_ids = self._sampling.valid_ids

@@ -62,7 +62,8 @@ def load_executor(config: Config, valid_ids: int) -> LoadedExecutor:
         model = load_model(origin, spec, dtype, place, native)
     except torch.OutOfMemoryError as error:
         raise ConfigError(
-            f"the weights of {config.model.model} in {config.model.dtype} do not fit on the GPU"
+            f"the weights of {config.model.model} in {config.model.dtype} do not fit on the GPU: "
+            "take a smaller model or a smaller --dtype"
         ) from error
     logger.info("%s, %s on %s", spec.architecture, config.model.dtype, place)
     if device is None:
@@ -167,6 +168,9 @@ def on_device(
     One page more than plans may name is the scratch page of padding rows.
     """
     plan = memory.profile_plan(config.schedule, config.cache.page_size, spec.context_len)
+    token_bytes = bytes_per_token(
+        attention_shape(spec), kv_dtype(config, model.dtype, device.place)
+    )
 
     def full_step() -> None:
         executor = _device_executor(
@@ -176,12 +180,20 @@ def on_device(
         step.sample()
         step.result()
 
-    peak = device.peak_memory(full_step)
+    try:
+        # The first one compiles kernels, whose memory is not a step's.
+        device.peak_memory(full_step)
+        peak = device.peak_memory(full_step)
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(
+            "the GPU has no memory for a full step beside the weights: lower --token-budget or "
+            "--max-running"
+        ) from error
+    # The step's own pool is no part of what the next one leaves.
+    own = (len(plan.page_indices) + 1) * config.cache.page_size * token_bytes
+    peak = max(0, peak - own)
     left = memory.left_for_pool(device.free_memory(), peak, config.model.cuda_graphs)
     logger.info("memory: a full step takes %d MiB, %d MiB are left", peak >> 20, left >> 20)
-    token_bytes = bytes_per_token(
-        attention_shape(spec), kv_dtype(config, model.dtype, device.place)
-    )
     most = spec.context_len * config.schedule.max_running
     pages = memory.fit_pages(config.cache, token_bytes, most, left)
     try:

@@ -6,11 +6,14 @@ import json
 import logging
 import pathlib
 import socket
+import types
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from radixserve.cli import main
+from radixserve.config import machine
 from radixserve.config.flags import configure
 from radixserve.doctor import Finding, examine, parameters, would_start
 from radixserve.models.spec import read_spec
@@ -36,6 +39,26 @@ def test_a_machine_that_can_serve(tiny_model) -> None:
     assert {"python", "torch", "cores", "kernels", "cuda", "text", "keys"} <= {
         finding.topic for finding in found
     }
+
+
+def test_on_a_gpu_it_is_the_gpus_memory_that_counts(
+    tiny_model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU of 3 GiB, of which 1 is free, played to torch and to the look at the machine."""
+    properties = types.SimpleNamespace(total_memory=3 << 30, major=9, minor=0, name="H")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1 << 30, 3 << 30))
+    monkeypatch.setattr(machine, "has_gpu", lambda *_: True)
+    found = findings(tiny_model, dtype="bfloat16", kv_dtype="fp8_e4m3", max_running=1024)
+    assert would_start(found)
+    assert "GPU 0: H, 3 GiB, sm_90" in said(found, "cuda")
+    assert "1024 MiB free on the GPU" in said(found, "memory")
+    assert "less what a step takes" in said(found, "memory")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1 << 10, 3 << 30))
+    assert not would_start(findings(tiny_model))
 
 
 @pytest.mark.parametrize(
