@@ -25,9 +25,9 @@ REQUESTS = re.findall(r"```json\nPOST (\S+)\n(.*?)```", PAGE, re.DOTALL)
 
 
 def test_the_page_has_examples():
-    assert len(REQUESTS) == 3
+    assert len(REQUESTS) == 4
     assert all(f"`{kind}`" in PAGE for kind in KINDS)
-    assert {"whitespace", "constraint_mode"} <= set(Sampling.__struct_fields__)
+    assert {"whitespace", "constraint_mode", "field_logprobs"} <= set(Sampling.__struct_fields__)
 
 
 @pytest.mark.parametrize(("path", "body"), REQUESTS)
