@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import os
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -34,11 +34,7 @@ Outcome = ProgramState | Failed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
-    """at_once: programs running side by side. ahead: items taken and not yet given back.
-
-    order: what items that are taken together begin in the order of, so that those that share a
-    prompt's beginning meet; None: as they come.
-    """
+    """at_once: programs running side by side. ahead: items taken and not yet given back."""
 
     at_once: int
     ahead: int
@@ -46,7 +42,6 @@ class BatchOptions:
     timeout: float | None
     checkpoint: Checkpoint | None
     progress: Progress | None
-    order: Callable[[Work], str | None] = lambda _: None
 
 
 class Batch:
@@ -119,9 +114,11 @@ class Batch:
         return head.result()
 
     def _sorted(self, more: list[tuple[int, Work]]) -> list[tuple[int, Work]]:
-        keys = {index: self._options.order(work) for index, work in more}
-        self._is_ordered = self._is_ordered or any(key is not None for key in keys.values())
-        return sorted(more, key=lambda item: keys[item[0]] or "")
+        """In an order in which those that share a prompt's beginning meet."""
+        if not any(work.order is not None for _, work in more):
+            return more
+        self._is_ordered = True
+        return sorted(more, key=lambda item: item[1].order() if item[1].order else "")
 
     async def _one(self, index: int, work: Work) -> Outcome:
         try:

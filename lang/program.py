@@ -13,11 +13,12 @@ from typing import Any, overload
 
 from radixserve.lang.backends.base import Backend
 from radixserve.lang.backends.engine import EngineLink
+from radixserve.lang.compiled.automatic import Automatic
 from radixserve.lang.compiled.program import Compiled
 from radixserve.lang.compiled.tracing import compile_graph, trace_steps
 from radixserve.lang.compiled.warm import warm_prefix
 from radixserve.lang.ir import Nested
-from radixserve.lang.runnable import Runnable
+from radixserve.lang.runnable import Opener, Runnable, Way
 from radixserve.lang.state import OpenState
 from radixserve.lang.trace import Trace, trace
 
@@ -25,12 +26,18 @@ from radixserve.lang.trace import Trace, trace
 class Program(Runnable):
     """What @function makes of a function, plain or async, whose first parameter is the state."""
 
-    def __init__(self, func: Callable[..., Any], bound: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        bound: dict[str, Any] | None = None,
+        automatic: Automatic | None = None,
+    ) -> None:
         super().__init__(func, inspect.signature(func), bound or {})
         positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         parameters = list(self._signature.parameters.values())
         if not parameters or parameters[0].kind not in positional:
             raise TypeError(f"{func.__name__}() needs the state as its first parameter")
+        self._automatic = automatic
         functools.update_wrapper(self, func)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -48,7 +55,7 @@ class Program(Runnable):
     def bind(self, **kwargs: Any) -> Program:
         """The same program with these arguments given."""
         self._signature.bind_partial(None, **self._bound | kwargs)
-        return Program(self._func, self._bound | kwargs)
+        return Program(self._func, self._bound | kwargs, self._automatic)
 
     def trace(self, *args: Any, **kwargs: Any) -> Trace:
         """What the program would call, found by running it without a model.
@@ -81,17 +88,32 @@ class Program(Runnable):
         """
         return warm_prefix(trace_steps(self._func, args, self._bound | kwargs).graph, backend)
 
+    def _way(self, opener: Opener, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Way:
+        found = None if self._automatic is None else self._automatic.form(args, kwargs)
+        return Way(self._func) if found is None else found[0].way_with(opener, found[1])
+
 
 @overload
 def function(func: Callable[..., Any]) -> Program: ...
 
 
 @overload
-def function(func: None = None) -> Callable[[Callable[..., Any]], Program]: ...
+def function(
+    func: None = None, *, compile: bool = False
+) -> Callable[[Callable[..., Any]], Program]: ...
 
 
 def function(
-    func: Callable[..., Any] | None = None,
+    func: Callable[..., Any] | None = None, *, compile: bool = False
 ) -> Program | Callable[[Callable[..., Any]], Program]:
-    """Make a program of a function; @function and @function() are the same."""
-    return Program if func is None else Program(func)
+    """Make a program of a function; @function and @function() are the same.
+
+    compile: runs use compiled forms of the program, where it has them. Texts are left open in a
+    form, other arguments folded in; the first run with such others finds the form, for which the
+    function runs twice without a model. So it must have no other effects, and always do the same.
+    """
+
+    def make(func: Callable[..., Any]) -> Program:
+        return Program(func, None, Automatic(func, inspect.signature(func)) if compile else None)
+
+    return make if func is None else make(func)

@@ -61,10 +61,13 @@ _SAMPLING = (*RunDefaults.__annotations__, "seed")
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How one set of arguments is run: on which function, and who makes its calls."""
+    """How one set of arguments is run: on which function, and who makes its calls. order: as in
+    Work.
+    """
 
     func: Callable[..., Any]
     caller: MakeCaller = Caller
+    order: Callable[[], str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +117,6 @@ class Runnable:
         """How these arguments, which fit, are run with such settings."""
         del opener, args, kwargs
         return Way(self._func)
-
-    def _order(self, work: Work) -> str | None:
-        """What items of a batch are put in order by before they begin; None: nothing."""
-        del work
-        return None
 
     def run(
         self,
@@ -249,7 +247,6 @@ class Runnable:
                 timeout=timeout,
                 checkpoint=checkpoint,
                 progress=Progress(total) if has_bar else None,
-                order=self._order,
             ),
         )
 
@@ -271,7 +268,7 @@ class Runnable:
         kwargs = self._bound | kwargs
         self._check(args, kwargs)
         way = self._way(opener, args, kwargs)
-        return Work(way.func, args, kwargs, opener.opening(way))
+        return Work(way.func, args, kwargs, opener.opening(way), way.order)
 
     def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:

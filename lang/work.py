@@ -24,12 +24,16 @@ OpenRun = Callable[[bool], Run]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """func(state, *args, **kwargs). open_run(on_loop) gives the run to do it on."""
+    """func(state, *args, **kwargs). open_run(on_loop) gives the run to do it on.
+
+    order: what the prompt begins with, as far as it is known before; None: it is not.
+    """
 
     func: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     open_run: OpenRun
+    order: Callable[[], str] | None = None
 
     @property
     def is_async(self) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from dataclasses import replace
 from typing import Any
 
 from radixserve.lang.backends.base import Backend
@@ -22,7 +23,6 @@ from radixserve.lang.errors import GraphError, ProgramError
 from radixserve.lang.ir import RoleBegin, RoleEnd
 from radixserve.lang.runnable import Opener, Runnable, Way
 from radixserve.lang.trace import Trace
-from radixserve.lang.work import Work
 
 _STATE = "radixserve_state"
 
@@ -100,8 +100,23 @@ class Compiled(Runnable):
         return warm_prefix(self._graph, backend)
 
     def _way(self, opener: Opener, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Way:
-        del args, kwargs
-        return self._ways.choose(opener)
+        bound = self._signature.bind(None, *args, **kwargs).arguments
+        return replace(self._ways.choose(opener), order=lambda: first_text(self._graph, bound))
+
+    def way_with(self, opener: Opener, arguments: dict[str, Any]) -> Way:
+        """The way for these arguments, whatever others it is called with."""
+        way = self._way(opener, (), arguments)
+        func = way.func
+
+        def call(state: Any, *_: Any, **__: Any) -> Any:
+            return func(state, **arguments)
+
+        async def acall(state: Any, *_: Any, **__: Any) -> Any:
+            return await func(state, **arguments)
+
+        made = acall if inspect.iscoroutinefunction(func) else call
+        made.__name__ = self.__name__
+        return replace(way, func=made)
 
     def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
@@ -109,11 +124,6 @@ class Compiled(Runnable):
         except TypeError as error:
             takes = ", ".join(self.parameters) or "none"
             raise TypeError(f"{error} (compiled; its parameters are: {takes})") from None
-
-    def _order(self, work: Work) -> str | None:
-        """The beginning of the first prompt, as far as the arguments tell it."""
-        bound = self._signature.bind(None, *work.args, **work.kwargs).arguments
-        return first_text(self._graph, bound)
 
 
 def first_text(graph: Graph, arguments: dict[str, Any]) -> str:

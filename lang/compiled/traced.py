@@ -11,9 +11,11 @@ program that does not do the same under both looks at texts that it should not.
 from __future__ import annotations
 
 import math
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, NoReturn
 
 from radixserve.lang.compiled.graph import Doing, Step
@@ -23,6 +25,7 @@ from radixserve.lang.errors import DynamicProgram
 from radixserve.lang.ir import Chain, Standin, is_text, items
 
 _LANG = "radixserve.lang"
+_LIBRARY = str(Path(os.__file__).parent)
 _ENTRY = "radixserve.lang.compiled.tracing"
 _BASE = 0xF3A40  # a private plane: no text has these characters by chance
 _OPEN, _CLOSE, *_DIGITS = (chr(_BASE + i) for i in range(12))
@@ -221,8 +224,12 @@ def _user_frame() -> Any:
 
 
 def _place() -> tuple[str, int]:
-    frame = _user_frame()
-    return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+    """The line at work, of the program rather than of a library that it uses."""
+    nearest = frame = _user_frame()
+    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARY):
+        frame = frame.f_back
+    at = frame or nearest
+    return ("", 0) if at is None else (at.f_code.co_filename, at.f_lineno)
 
 
 def joined(recorder: Recorder, texts: Iterable[Any]) -> Template:
