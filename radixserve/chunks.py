@@ -130,7 +130,8 @@ class Chunk:
 
     text: UTF-8-safe, never part of a stop string unless the request keeps those. ids, logprobs:
     the new tokens, which may run ahead of text while it is held back. prompt_scores: (start,
-    logprobs), before any token. finish: on the last chunk of this index, None before.
+    logprobs), before any token. cached_tokens: of the prompt, once, with the first token that was
+    sampled. finish: on the last chunk of this index, None before.
     """
 
     index: int
@@ -138,6 +139,7 @@ class Chunk:
     ids: tuple[int, ...] = ()
     logprobs: Logprobs | None = None
     prompt_scores: tuple[int, Logprobs] | None = None
+    cached_tokens: int | None = None
     finish: Finish | None = None
 
 
@@ -163,11 +165,13 @@ class OutputText:
         ids: list[int] = []
         logprobs: list[Logprobs] = []
         scores: list[PromptScores] = []
+        cached: int | None = None
         finished: Finished | None = None
         for event in events:
             match event:
                 case TokenOut():
                     ids += event.ids
+                    cached = event.cached_tokens if cached is None else cached
                     if event.logprobs is not None:
                         logprobs.append(event.logprobs)
                 case PromptScores():
@@ -187,6 +191,7 @@ class OutputText:
             prompt_scores=(scores[0].start, _join([s.logprobs for s in scores]))
             if scores
             else None,
+            cached_tokens=cached,
             finish=None if finished is None else self._finish(finished),
         )
 

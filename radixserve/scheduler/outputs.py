@@ -71,9 +71,10 @@ class Outputs:
         sampled. logprobs: of the sampled ones."""
         if request.message.output_logprobs is not None and forced:
             logprobs = _padded(logprobs, len(ids) - forced, len(ids))
+        is_first = len(request.output) == request.opening_len and forced < len(ids)
         request.output += ids
         self._generated_tokens += len(ids)
-        return TokenOut(request.rid, ids, logprobs)
+        return TokenOut(request.rid, ids, logprobs, request.cached_tokens if is_first else None)
 
     def count_forced(self, request: Request, n: int) -> None:
         request.forced += n

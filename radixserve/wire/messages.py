@@ -139,12 +139,14 @@ class PromptScores(msgspec.Struct, frozen=True, tag="scores"):
     logprobs: Logprobs
 
 
-class TokenOut(msgspec.Struct, frozen=True, tag="tokens"):
-    """New output tokens, in order. logprobs covers exactly these ids where they were asked for."""
+class TokenOut(msgspec.Struct, frozen=True, omit_defaults=True, tag="tokens"):
+    """New output tokens, in order. logprobs covers exactly these ids where they were asked for.
+    cached_tokens: of the prompt, told once, with the first that was sampled."""
 
     rid: str
     ids: list[int]
     logprobs: Logprobs | None = None
+    cached_tokens: int | None = None
 
 
 class FinishReason(enum.StrEnum):

@@ -183,7 +183,8 @@ class ScriptedGateway:
         for token in [*said, 2]:
             if len(steps) == params.max_new_tokens:
                 break
-            steps.append([TokenOut(request.rid, [token], self._scores([token], request))])
+            scores = self._scores([token], request)
+            steps.append([TokenOut(request.rid, [token], scores, None if steps else cached)])
             spelt += tokenizer.bytes_of(token)
             end = self._stopped(request, token, spelt)
             if end is not None:

@@ -62,7 +62,7 @@ def test_an_aborted_message_is_an_error(gateway, stream):
     assert (last["type"], last["error"]["type"]) == ("error", "api_error")
 
 
-def test_a_stream_begins_when_the_call_is_accepted(gateway):
+def test_a_stream_begins_while_all_text_is_held_back(gateway):
     async def go():
         gateway.gate = asyncio.Event()
         given = body(stream=True, stop_sequences=["the quick brown fox"])

@@ -77,6 +77,22 @@ def test_streamed_and_whole_are_one_answer_and_that_of_chat(server, client) -> N
     assert client.messages.count_tokens(model="tiny", messages=HELLO).input_tokens == total
 
 
+@pytest.mark.parametrize("bound", [False, True])
+def test_the_first_event_knows_what_was_cached(client, bound) -> None:
+    given = {**GIVEN, "max_tokens": 60, "system": f"the lazy dog {bound} " * 9}
+    if bound:
+        given |= {"tools": TOOLS, "tool_choice": {"type": "any"}}
+    client.messages.create(**given)
+    with client.messages.create(**given, stream=True) as stream:
+        events = list(stream)
+    [first], [last] = (
+        [e for e in events if e.type == t] for t in ("message_start", "message_delta")
+    )
+    assert last.usage.cache_read_input_tokens > 0
+    for name in ("input_tokens", "cache_read_input_tokens"):
+        assert getattr(first.message.usage, name) == getattr(last.usage, name)
+
+
 @STREAM_OR_NOT
 @pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "sub"}])
 def test_calls_satisfy_their_schemas(client, stream, choice) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from radixserve.api.anthropic.content import Content, Event
 from radixserve.api.turns.ask import Asked
-from radixserve.chunks import Finish, Usage
+from radixserve.chunks import Chunk, Finish, Usage
 from radixserve.native.calls import Calls
 from radixserve.native.collect import completed
 from radixserve.native.explained import cache_fields
@@ -44,16 +44,27 @@ class Message:
         return self._head() | {"content": content.blocks} | ended
 
     async def events(self, calls: Calls) -> AsyncGenerator[Event | None, None]:
-        """The answer as events, first None: the call is accepted. Closing aborts what runs."""
+        """The answer as events, first None: the call is accepted. Closing aborts what runs.
+
+        The first event tells what of the prompt was cached, so all wait until that is known.
+        """
         content = self._content()
-        has_begun = has_block = False
+        waiting: list[Event] | None = []
+        is_accepted = has_block = False
         async with contextlib.aclosing(self.asked.start(calls)) as chunks:
             async for _, chunk in chunks:
-                if not has_begun:
-                    has_begun = True
+                if not is_accepted:
+                    is_accepted = True
                     yield None
-                    yield {"type": "message_start", "message": self._opening()}
-                for event in content.add(chunk.text, chunk.finish is not None):
+                news = content.add(chunk.text, chunk.finish is not None)
+                if waiting is not None:
+                    waiting += news
+                    cached = _cached(chunk)
+                    if cached is None:
+                        continue
+                    news, waiting = waiting, None
+                    yield {"type": "message_start", "message": self._opening(cached)}
+                for event in news:
                     yield event
                     if not has_block:
                         has_block = True
@@ -78,11 +89,13 @@ class Message:
             "model": self.model,
         }
 
-    def _opening(self) -> Event:
-        """What of the prompt is cached is not known yet; the last usage says it."""
+    def _opening(self, cached: int) -> Event:
         count = len(self.asked.request.prompt) // 4
         usage = Usage(
-            prompt_tokens=count, completion_tokens=0, cached_tokens=0, computed_tokens=count
+            prompt_tokens=count,
+            completion_tokens=0,
+            cached_tokens=cached,
+            computed_tokens=count - cached,
         )
         rest: Event = {"content": [], "stop_reason": None, "stop_sequence": None}
         return self._head() | rest | {"usage": _usage(usage)}
@@ -113,6 +126,10 @@ class Message:
     def _end_event(ended: Event) -> Event:
         delta = {name: ended.pop(name) for name in ("stop_reason", "stop_sequence")}
         return {"type": "message_delta", "delta": delta, **ended}
+
+
+def _cached(chunk: Chunk) -> int | None:
+    return chunk.cached_tokens if chunk.finish is None else chunk.finish.usage.cached_tokens
 
 
 def _usage(usage: Usage) -> Event:
