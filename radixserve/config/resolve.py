@@ -148,6 +148,10 @@ def _resolve_model(model: ModelConfig, kv_dtype: str, machine: Machine) -> Model
         chosen["attention"] = _choose("attention", *fast)
     if model.attention == "native" and dtype == "float16":
         raise ConfigError("--attention native has no --dtype float16: float32 or bfloat16")
+    if model.torch_compile and chosen.get("attention", model.attention) == "native":
+        raise ConfigError(
+            "--torch-compile has no effect on --attention native: add --attention cpu"
+        )
     _check_kv_dtype(str(chosen.get("attention", model.attention)), kv_dtype, device, dtype)
     if model.threads == 0:
         chosen["threads"] = _choose("threads", machine.cores, "physical cores that may be used")

@@ -38,6 +38,9 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     cuda_graphs: Annotated[
         bool, Doc(description="capture decode steps as CUDA graphs (device cuda only)")
     ] = True
+    torch_compile: Annotated[
+        bool, Doc(description="compile layers but for attention with torch.compile (not native)")
+    ] = False
 
 
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):

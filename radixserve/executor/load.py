@@ -25,6 +25,7 @@ from radixserve.kernels.cpu import library
 from radixserve.kernels.cpu.library import Library
 from radixserve.layers.operations import layer_operations
 from radixserve.log import logger
+from radixserve.models.compiled import CompiledParts
 from radixserve.models.decoder import Decoder, attention_shape
 from radixserve.models.registry import Model, load_model
 from radixserve.models.spec import ModelSpec, read_spec
@@ -66,10 +67,14 @@ def load_executor(config: Config, valid_ids: int) -> LoadedExecutor:
             "take a smaller model or a smaller --dtype"
         ) from error
     logger.info("%s, %s on %s", spec.architecture, config.model.dtype, place)
+    if config.model.torch_compile and isinstance(model, Decoder):
+        model.parts = CompiledParts()
     if device is None:
         executor, pages = _on_host(config, model, spec, valid_ids, native)
     else:
         executor, pages = on_device(config, model, spec, valid_ids, device)
+    if config.model.torch_compile:
+        _warm_up(executor, config, spec)
     return LoadedExecutor(
         executor,
         pages,
@@ -89,6 +94,16 @@ def _device(config: Config) -> Device | None:
             "--device cpu runs without one"
         )
     return CudaDevice()
+
+
+def _warm_up(executor: Executor | DeviceExecutor, config: Config, spec: ModelSpec) -> None:
+    """Compile now and not in the first requests: a step of one token, and one of more."""
+    for tokens in (2, 1):
+        schedule = msgspec.structs.replace(config.schedule, max_running=1, token_budget=tokens)
+        plan = memory.profile_plan(schedule, config.cache.page_size, spec.context_len)
+        step = executor.launch(plan)
+        step.sample()
+        step.result()
 
 
 def _attending(config: Config, spec: ModelSpec) -> Config:
