@@ -13,7 +13,9 @@ from typing import Any
 
 import httpx
 import jsonschema
+import openai
 import pytest
+from openai.types.responses import Response
 
 from tests.e2e.test_serve import Server, no_leak, post
 
@@ -174,6 +176,28 @@ def test_the_agent_loop_of_the_examples(server: Server, stream: bool) -> None:
     )
     calls, _, _ = ran.stdout.partition("answer: ")
     assert calls.startswith(("look_up(", "calculate(")), ran.stdout
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_agent_loop_over_responses(server: Server, stream: bool) -> None:
+    flat = [{"type": "function", **each["function"]} for each in TOOLS]
+    given: dict[str, Any] = {"model": "tiny", "max_output_tokens": 48, "tools": flat}
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+
+        def reply(**more: Any) -> Response:
+            made = client.responses.create(**given, **more, stream=stream)
+            return list(made)[-1].response if stream else made
+
+        first = reply(input="What is 3 times 5?", tool_choice="required", parallel_tool_calls=False)
+        [call] = first.output
+        schema = SCHEMAS[call.name] or {"maxProperties": 0}
+        jsonschema.validate(json.loads(call.arguments), schema, jsonschema.Draft202012Validator)
+        result = {"type": "function_call_output", "call_id": call.call_id, "output": "15"}
+        last = reply(input=[result], previous_response_id=first.id, tool_choice="none")
+        assert last.output_text
+        assert [item.type for item in last.output] == ["message"]
+        computed = first.usage.input_tokens
+        assert last.usage.input_tokens_details.cached_tokens >= computed - 1
 
 
 def test_a_call_cut_short_is_whole(server: Server) -> None:
