@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,7 +60,7 @@ class Report:
 
 
 class Storm:
-    """The clients. seed: of the mix."""
+    """The clients. seed: of the mix. kinds: of calls, and how often each is made."""
 
     def __init__(self, talk: Talk, tokens: int, seed: int) -> None:
         self._talk = talk
@@ -67,15 +68,16 @@ class Storm:
         self._random = random.Random(seed)
         self._count = 0
         self.report = Report()
-
-    async def client(self, until: float) -> None:
-        kinds = {
+        self.kinds: dict[Callable[[], Awaitable[str]], int] = {
             self._stream: 60, self._whole: 20, self._leave: 9, self._abort: 6, self._bad: 4,
             self._poison: 1,
         }  # fmt: skip
-        while time.monotonic() < until:
-            kind = self._random.choices(list(kinds), list(kinds.values()))[0]
-            name = kind.__name__.strip("_")
+
+    async def client(self, is_over: Callable[[], bool]) -> None:
+        """One call after the other."""
+        while not is_over():
+            kind = self._random.choices(list(self.kinds), list(self.kinds.values()))[0]
+            name = getattr(kind, "__name__", "").strip("_")
             self.report.calls[name] += 1
             try:
                 async with asyncio.timeout(120):
@@ -246,9 +248,9 @@ def metrics(text: str) -> dict[str, float]:
     return {name.removeprefix("radixserve_"): float(value) for name, _, value in pairs}
 
 
-def growth(rss: list[tuple[float, int]]) -> float:
+def growth(rss: Sequence[int]) -> float:
     """MiB by which memory grew over the last half, between the means of its two parts."""
-    half = [size for _, size in rss[len(rss) // 2 :]]
+    half = rss[len(rss) // 2 :]
     middle = len(half) // 2
     if not middle:
         return 0.0
@@ -261,11 +263,15 @@ async def run(port: int, pid: int, arguments: argparse.Namespace) -> Report:
     storm = Storm(talk, arguments.tokens, arguments.seed)
     watching = asyncio.create_task(watch(talk, psutil.Process(pid), storm.report))
     until = time.monotonic() + arguments.seconds
-    await asyncio.gather(*(storm.client(until) for _ in range(arguments.streams)))
+
+    def is_over() -> bool:
+        return bool(time.monotonic() >= until)
+
+    await asyncio.gather(*(storm.client(is_over) for _ in range(arguments.streams)))
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
     await check_after(talk, storm.report)
-    grown = growth(storm.report.rss)
+    grown = growth([size for _, size in storm.report.rss])
     if grown > arguments.growth:
         storm.report.wrong.append(f"memory grew by {grown:.0f} MiB over the last half")
     return storm.report
@@ -277,7 +283,8 @@ def show(report: Report) -> None:
     print(f"{sum(report.calls.values()):7} calls in all")
     print(f"usages told: {dict(report.told)}")
     print(f"/health took {max(report.health):.2f} s at most")
-    sizes, grown = [size >> 20 for _, size in report.rss], growth(report.rss)
+    sizes = [size >> 20 for _, size in report.rss]
+    grown = growth([size for _, size in report.rss])
     print(f"memory: {sizes[0]} MiB at first, {max(sizes)} at most, {grown:+.1f} over the last half")
     for each, count in collections.Counter(report.wrong).most_common(20):
         print(f"WRONG, {count} times: {each}")
