@@ -26,7 +26,7 @@ from radixserve.wire.messages import FinishReason, Generate
 
 if TYPE_CHECKING:
     from radixserve.cache.lease import Lease
-    from radixserve.scheduler.programs import Standing
+    from radixserve.scheduler.standing import Standing
 
 
 class Phase(enum.Enum):

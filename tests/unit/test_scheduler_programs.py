@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from radixserve.config.schema import ScheduleConfig
 from radixserve.scheduler.finish import FinishCheck
-from radixserve.scheduler.programs import DECODE_WEIGHT, FIRST_LEVEL, Programs
+from radixserve.scheduler.programs import DECODE_WEIGHT, Programs
 from radixserve.scheduler.queue import WaitingQueue
 from radixserve.scheduler.request import Request
+from radixserve.scheduler.standing import FIRST_LEVEL
 from radixserve.wire.messages import Generate, ProgramEnd, ProgramRef
 from radixserve.wire.params import SamplingParams
 from tests.engine_driver import EngineDriver
