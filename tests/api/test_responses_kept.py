@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from radixserve.api.responses import exchange
+from radixserve.api.responses import exchange, items
 from tests.api.response_talk import (
     RESPONSES,
     TOOLS,
@@ -173,3 +173,15 @@ def test_a_long_chain_is_read_off_the_loop(renderer, monkeypatch):
     replies = many(gateway, *[("POST", RESPONSES, each) for each in (long, more, body())])
     assert [reply.status_code for reply in replies] == [200] * 3
     assert [name.startswith("large-body") for name in names] == [True, True, False]
+
+
+def test_a_chain_of_too_many_items_is_refused(gateway, monkeypatch):
+    monkeypatch.setattr(items, "MAX_ITEMS", 4)
+    replies = many(
+        gateway,
+        ("POST", RESPONSES, body()),
+        ("POST", RESPONSES, body(previous_response_id=0)),
+        ("POST", RESPONSES, body(previous_response_id=1)),
+    )
+    assert [reply.status_code for reply in replies] == [200, 200, 400]
+    assert error_of(replies[2], 400)["param"] == "input"

@@ -82,6 +82,7 @@ def part(**fields):
         ({"input": 5}, "input"),
         ({"input": []}, "input"),
         ({"input": ["x"]}, "input[0]"),
+        ({"input": [{"role": "user", "content": "x"}] * (items.MAX_ITEMS + 1)}, "input"),
         ({"input": [{"role": "user"}]}, "input[0].content"),
         ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role"),
         ({"input": [{"role": "user", "content": []}]}, "input[0].content"),
