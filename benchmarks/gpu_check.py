@@ -5,9 +5,10 @@
 
 Needs Python 3.11 or later, torch 2.9 or later with CUDA, triton, numpy and safetensors (0.5 MB as a
 wheel; transformers brings it), and one package to carry where it is missing: msgspec (0.2 MB as a
-wheel). Nothing else of what the project depends on is imported: not pyzmq, xgrammar, psutil,
-tokenizers, fastapi or prometheus_client. No network, no checkpoint: weights are random, in the
-shapes of Llama-3-8B and of a model of 1B. About 95 GB of GPU memory are used at most.
+wheel). --list says it too, and what each stage measures. Nothing else of what the project depends
+on is imported: not pyzmq, xgrammar, psutil, tokenizers, fastapi or prometheus_client. No network,
+no checkpoint: weights are random, in the shapes of Llama-3-8B and of a model of 1B. About 95 GB of
+GPU memory are used at most.
 
 Each stage prints a line as it ends and its numbers are written at once, so that a run that is cut
 short has told what it found. A stage that fails is reported, the rest go on, and the exit status is
@@ -17,24 +18,40 @@ short has told what it found. A stage that fails is reported, the rest go on, an
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime
 import json
 import os
 import pathlib
 import statistics
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-Numbers = dict[str, float]
+from benchmarks.gpu_numbers import Numbers, error_of, hold, listing, roofline_model, run
+
 RESULTS = pathlib.Path(__file__).parent / "results"
 
 
+STAGES = {
+    "rates": "measure_rates",
+    "kernels": "kernels",
+    "attention": "attention",
+    "decode": "decode",
+    "prefill": "prefill",
+    "shared prefix": "shared_prefix",
+    "variants": "variants",
+    "no waiting": "no_waiting",
+    "host": "host",
+    "workloads": "workloads",
+}
+"""In the order in which they run: the method of each."""
+
+
 class Check:
-    """The stages, in the order in which they run, and what they share."""
+    """The stages and what they share."""
 
     def __init__(self, is_tiny: bool) -> None:
         from benchmarks import gpu_scene
@@ -47,17 +64,7 @@ class Check:
         self._model: Any = None
 
     def stages(self) -> dict[str, Callable[[], Numbers]]:
-        return {
-            "rates": self.measure_rates,
-            "kernels": self.kernels,
-            "attention": self.attention,
-            "decode": self.decode,
-            "prefill": self.prefill,
-            "shared prefix": self.shared_prefix,
-            "no waiting": self.no_waiting,
-            "host": self.host,
-            "workloads": self.workloads,
-        }
+        return {name: getattr(self, method) for name, method in STAGES.items()}
 
     # ---- tools ----
 
@@ -116,9 +123,9 @@ class Check:
         x, more, weight = self.random(33, width), self.random(33, width), self.random(width)
         normed, _ = reference.rms_norm(x.double(), weight.double(), 1e-5, more.double())
         found = {
-            "rms_norm": _error(rms_norm(x, weight, 1e-5, more)[0], normed),
-            "silu_mul": _error(silu_mul(x), reference.silu_mul(x.double())),
-            "gelu_mul": _error(gelu_mul(x), reference.gelu_mul(x.double())),
+            "rms_norm": error_of(rms_norm(x, weight, 1e-5, more)[0], normed),
+            "silu_mul": error_of(silu_mul(x), reference.silu_mul(x.double())),
+            "gelu_mul": error_of(gelu_mul(x), reference.gelu_mul(x.double())),
         }
         logits = torch.randn(3, 1000, device=self.device.place)
         bits = torch.randint(-(2**31), 2**31 - 1, (3, 32), dtype=torch.int32).to(logits.device)
@@ -126,7 +133,7 @@ class Check:
         apply_mask(masked, bits)
         found["apply_mask"] = float((masked != reference.apply_mask(logits, bits)).sum())
         found |= differences(logits.device, 64 if self.is_tiny else 128256, self.sizes.dtype)
-        _hold(found, 1e-4 if self.sizes.dtype == torch.float32 else 2e-2)
+        hold(found, 1e-4 if self.sizes.dtype == torch.float32 else 2e-2)
         return found
 
     def _backend(self, pages: int) -> tuple[Any, torch.Tensor, torch.Tensor]:
@@ -159,7 +166,7 @@ class Check:
         weights = (scores * spec.head_dim**-0.5).softmax(-1)
         wanted = torch.einsum("ht,thd->hd", weights, values.repeat_interleave(group, 1))
         seconds = self.seconds(lambda: backend.run(0, q, new[0], new[1]))
-        return {"seconds": seconds, "error": _error(out[-1], wanted.flatten())}
+        return {"seconds": seconds, "error": error_of(out[-1], wanted.flatten())}
 
     def attention(self) -> Numbers:
         """Decode, extend and shared-prefix attention of one layer (with the store of new K, V)."""
@@ -175,7 +182,7 @@ class Check:
         moved = roofline.attend_decode(shape, rows, sizes.kv).moved
         flops = roofline.attend_extend(shape, tokens).flops
         found = {"decode": decode, "extend": extend, "each": each, "once": once}
-        _hold({n: f["error"] for n, f in found.items()}, 3e-2)
+        hold({n: f["error"] for n, f in found.items()}, 3e-2)
         return {
             **{f"{name}_us": part["seconds"] * 1e6 for name, part in found.items()},
             **{f"{name}_error": part["error"] for name, part in found.items()},
@@ -184,11 +191,21 @@ class Check:
             "once_over_each": each["seconds"] / once["seconds"],
         }
 
-    def _steps(self, rows: int, kv: int, shared: int = 0, groups: bool = False) -> Numbers:
-        """Seconds a decode step with overlap, and of the host alone in launch and sample."""
+    def _steps(
+        self,
+        rows: int,
+        kv: int,
+        shared: int = 0,
+        groups: bool = False,
+        kv_dtype: torch.dtype | None = None,
+    ) -> Numbers:
+        """Seconds a decode step with overlap, and of the host alone in launch and sample; graphs
+        that were captured."""
         table = self.scene.tables(rows, kv + self.sizes.steps + 8, shared)
         pages = int(max(t.max() for t in table)) + 1
-        executor = self.scene.make_executor(self.model, self.device, pages=pages, slots=rows)
+        executor = self.scene.make_executor(
+            self.model, self.device, pages=pages, slots=rows, kv_dtype=kv_dtype
+        )
         host, before = [], None
         begin = time.perf_counter()
         for number in range(self.sizes.steps + self.sizes.warmup):
@@ -209,9 +226,11 @@ class Check:
             before = step
         self.finish()
         whole = (time.perf_counter() - begin) / self.sizes.steps
-        return {"step": whole, "host": statistics.median(host[self.sizes.warmup :])}
+        median = statistics.median(host[self.sizes.warmup :])
+        return {"step": whole, "host": median, "graphs": float(len(executor.graphs))}
 
     def decode(self) -> Numbers:
+        """Decode steps of several batches: milliseconds, over their floor, and of the host."""
         from benchmarks import roofline
 
         found = {}
@@ -231,6 +250,7 @@ class Check:
         return found
 
     def prefill(self) -> Numbers:
+        """One prompt in one step: milliseconds, and over its floor."""
         from benchmarks import roofline
 
         found = {}
@@ -259,6 +279,7 @@ class Check:
         return found
 
     def shared_prefix(self) -> Numbers:
+        """Decode steps of rows on one prefix, which each row reads, or all read at once."""
         sizes = self.sizes
         kv = sizes.shared + sizes.own
         each = self._steps(sizes.shared_rows, kv, sizes.shared, False)
@@ -267,8 +288,31 @@ class Check:
             "each_ms": each["step"] * 1e3,
             "once_ms": once["step"] * 1e3,
             "once_host_ms": once["host"] * 1e3,
+            "once_graphs": once["graphs"],
             "faster": each["step"] / once["step"],
         }
+
+    def variants(self) -> Numbers:
+        """Decode steps of the largest batch: plain, with the pool in fp8, with windows of an eighth
+        of the tokens in every layer, and with layers through torch.compile."""
+        from radixserve.models.compiled import CompiledParts
+
+        rows, kv, model = self.sizes.decode[-1], self.sizes.kv, self.model
+        found = {"plain_ms": self._steps(rows, kv)["step"] * 1e3}
+        found["fp8_ms"] = self._steps(rows, kv, kv_dtype=torch.float8_e4m3fn)["step"] * 1e3
+        spec, parts = model.spec, model.parts
+        try:
+            windows = (max(1, kv // 8),) * spec.num_layers
+            model.spec = dataclasses.replace(spec, windows=windows)
+            found["window_ms"] = self._steps(rows, kv)["step"] * 1e3
+        finally:
+            model.spec = spec
+        try:
+            model.parts = CompiledParts("eager" if self.is_tiny else None)
+            found["compiled_ms"] = self._steps(rows, kv)["step"] * 1e3
+        finally:
+            model.parts = parts
+        return found
 
     def no_waiting(self) -> Numbers:
         """Launch and sample under torch's sync debugging, which raises where the host waits."""
@@ -314,64 +358,16 @@ class Check:
         return found
 
 
-def roofline_model(spec: Any) -> Any:
-    from benchmarks import roofline
-
-    return roofline.Model(
-        layers=spec.num_layers,
-        hidden=spec.hidden_size,
-        inner=spec.intermediate_size,
-        heads=spec.num_qo_heads,
-        kv_heads=spec.num_kv_heads,
-        head_dim=spec.head_dim,
-        vocab=spec.vocab_size,
-    )
-
-
-def _error(got: torch.Tensor, wanted: torch.Tensor) -> float:
-    return float((got.double() - wanted).abs().max() / wanted.abs().max())
-
-
-def _hold(errors: Numbers, most: float) -> None:
-    """Raise AssertionError naming the errors that are too large, or no numbers."""
-    wrong = {name: error for name, error in errors.items() if not error <= most}
-    assert not wrong, f"off by more than {most}: {wrong}"
-
-
-def run(check: Check, write: Callable[[dict[str, Any]], None], only: Sequence[str]) -> bool:
-    """All stages; whether every one passed."""
-    report: dict[str, Any] = {"tiny": check.is_tiny, "torch": torch.__version__}
-    if not check.is_tiny:
-        report["gpu"] = torch.cuda.get_device_name()
-    failed = []
-    for name, stage in check.stages().items():
-        if only and name not in only:
-            continue
-        begin = time.perf_counter()
-        try:
-            found = {key: float(f"{value:.4g}") for key, value in stage().items()}
-        except Exception as error:
-            failed.append(name)
-            report[name] = {"error": f"{type(error).__name__}: {error}"}
-            traceback.print_exc()
-            found = {}
-        else:
-            report[name] = found
-        took = time.perf_counter() - begin
-        shown = "  ".join(f"{key} {value:g}" for key, value in found.items()) or "FAILED"
-        print(f"{name:>14} {took:6.1f} s  {shown}", flush=True)
-        write(report | {"failed": failed})
-        if not check.is_tiny:
-            torch.cuda.empty_cache()
-    return not failed
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--tiny", action="store_true", help="tiny shapes on the CPU")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="where results go")
+    parser.add_argument("--list", action="store_true", help="say what would be measured")
     parser.add_argument("--only", action="append", default=[], metavar="STAGE", help="run this")
     options = parser.parse_args(arguments)
+    if options.list:
+        print(listing({name: getattr(Check, method) for name, method in STAGES.items()}))
+        return 0
     if options.tiny:
         os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
     elif not torch.cuda.is_available():

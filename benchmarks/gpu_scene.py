@@ -162,12 +162,21 @@ def random_model(spec: ModelSpec, dtype: torch.dtype, place: torch.device) -> De
 
 
 def make_executor(
-    model: Decoder, on: Device, *, pages: int, slots: int, uses_graphs: bool = True
+    model: Decoder,
+    on: Device,
+    *,
+    pages: int,
+    slots: int,
+    uses_graphs: bool = True,
+    kv_dtype: torch.dtype | None = None,
 ) -> DeviceExecutor:
-    """With Triton attention and a pool of so many pages and a scratch page."""
+    """With Triton attention and a pool of so many pages and a scratch page. kv_dtype: of the pool,
+    the model's where None."""
     shape = attention_shape(model.spec)
-    pool = KvPool(shape, pages + 1, PAGE, model.dtype, on.place)
-    attention = select.choose("triton", on.place)(shape, PAGE, pool.k, pool.v)
+    pool = KvPool(shape, pages + 1, PAGE, kv_dtype or model.dtype, on.place)
+    attention = select.choose("triton", on.place)(
+        shape, PAGE, pool.k, pool.v, model.attention_tensors
+    )
     sampling = SamplingBatch(slots, model.spec.vocab_size, on.place)
     return DeviceExecutor(
         model, pool, attention, sampling, on, scratch=PageId(pages), uses_graphs=uses_graphs

@@ -28,6 +28,8 @@ def test_every_stage_runs_in_tiny_shapes(tmp_path: pathlib.Path) -> None:
     assert status == 0, said[-4000:]
     assert found["failed"] == []
     stages = {"rates", "kernels", "attention", "decode", "prefill", "shared prefix", "no waiting"}
+    assert set(found["variants"]) == {"plain_ms", "fp8_ms", "window_ms", "compiled_ms"}
+    assert found["shared prefix"]["once_graphs"] > 0
     assert stages | {"host", "workloads"} <= set(found)
     assert found["kernels"]["rms_norm"] < 1e-4
     assert found["attention"]["once_error"] < 1e-4
@@ -53,3 +55,12 @@ def test_a_stage_that_fails_is_told_and_the_rest_go_on(capsys) -> None:
     assert written[-1]["whole"] == {"x": 2.0}
     assert "FAILED" in capsys.readouterr().out
     assert gpu_check.run(TwoStages(), written.append, ("whole",))
+
+
+def test_it_says_what_it_would_measure(capsys) -> None:
+    assert gpu_check.main(["--list"]) == 0
+    said = capsys.readouterr().out
+    for name, method in gpu_check.STAGES.items():
+        about = " ".join(getattr(gpu_check.Check, method).__doc__.split())
+        assert f"{name:>14}  {about}" in said
+    assert "msgspec  about 220 KiB" in said
