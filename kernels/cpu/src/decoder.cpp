@@ -47,12 +47,6 @@ void angles(const Model& model, const AttentionPlan& plan, const Buffers& to) {
         }
 }
 
-void project(const Model& model, const void* x, const void* weight, const void* bias, void* y,
-             int64_t m, int64_t in, int64_t out, const void* residual, bool gated) {
-    const int32_t type = model.dtype;
-    run_linear({x, weight, bias, residual, y, m, in, out, type, type, type, gated});
-}
-
 class Clock {
 public:
     explicit Clock(int64_t* times) : times_(times) {
@@ -92,11 +86,23 @@ void run_decoder(const Model& model, AttentionPlan& plan, const void* const* k_c
     run_gather(model.embedding, ids, to.hidden, m, hidden, model.dtype);
     angles(model, plan, to);
     clock.lap(kEmbedding);
+    const int32_t type = model.dtype;
+    const int64_t inner = model.intermediate_size;
+    const auto qkv_of = [&](int64_t i) {
+        const Layer& layer = model.layers[i];
+        return Linear{to.normed, layer.qkv, layer.qkv_bias, nullptr, to.heads, m, hidden,
+                      heads_size, type, type, type, false};
+    };
     for (int64_t i = 0; i < model.num_layers; ++i) {
         const Layer& layer = model.layers[i];
+        const Linear output = {to.attended, layer.output, layer.output_bias, to.hidden, to.hidden,
+                               m, q_size, hidden, type, type, type, false};
+        const Linear gate_up = {to.normed, layer.gate_up, layer.gate_up_bias, nullptr, to.inner, m,
+                                hidden, inner, type, type, type, true};
+        const Linear down = {to.inner, layer.down, layer.down_bias, to.hidden, to.hidden, m, inner,
+                             hidden, type, type, type, false};
         norm(layer.input_norm, to.normed);
-        project(model, to.normed, layer.qkv, layer.qkv_bias, to.heads, m, hidden, heads_size,
-                nullptr, false);
+        run_linear(qkv_of(i), &output);
         clock.lap(kQkv);
         run_rotary({to.heads, to.cos, to.sin, layer.q_norm, layer.k_norm, plan.slots(),
                     const_cast<void*>(k_caches[i]), const_cast<void*>(v_caches[i]),
@@ -106,15 +112,14 @@ void run_decoder(const Model& model, AttentionPlan& plan, const void* const* k_c
         clock.lap(kRotary);
         plan.run(to.heads, heads_size, k_caches[i], v_caches[i], to.attended, q_size);
         clock.lap(kAttention);
-        project(model, to.attended, layer.output, layer.output_bias, to.hidden, m, q_size, hidden,
-                to.hidden, false);
+        run_linear(output, &gate_up);
         clock.lap(kOutput);
         norm(layer.post_norm, to.normed);
-        project(model, to.normed, layer.gate_up, layer.gate_up_bias, to.inner, m, hidden,
-                model.intermediate_size, nullptr, true);
+        run_linear(gate_up, &down);
         clock.lap(kGateUp);
-        project(model, to.inner, layer.down, layer.down_bias, to.hidden, m,
-                model.intermediate_size, hidden, to.hidden, false);
+        const bool is_last = i + 1 == model.num_layers;
+        const Linear next = qkv_of(is_last ? i : i + 1);
+        run_linear(down, is_last ? nullptr : &next);
         clock.lap(kDown);
     }
     norm(model.norm, hidden_out);

@@ -180,11 +180,11 @@ static void linear_in(const Linear& a, const LinearPart& part) {
             const int64_t m = (part.last_row - row + left - 1) / left;
             Ahead ahead{begin + kAhead, bytes / steps};
             if (tiles > 1) {
-                const int64_t next = panel + 1 < part.last_panel ? panel + 1 : part.next_panel;
-                const int64_t share = bytes / tiles;
-                ahead = next < 0 ? Ahead{begin, 0}
-                                 : Ahead{begin + (next - panel) * bytes + (tiles - left) * share,
-                                         share / steps};
+                const bool is_last = panel + 1 == part.last_panel;
+                const char* next = is_last ? part.next : begin + bytes;
+                const int64_t share = (is_last ? part.next_bytes : bytes) / tiles;
+                ahead = next == nullptr ? Ahead{begin, 0}
+                                        : Ahead{next + (tiles - left) * share, share / steps};
             }
             some_rows<Chain, kTile>(m, w, x + row * a.in, a.in, ahead, sums);
             for (int64_t j = 0; j < m; ++j, ++row) {
@@ -195,6 +195,9 @@ static void linear_in(const Linear& a, const LinearPart& part) {
             }
         }
     }
+    if (tiles == 1 && part.next != nullptr)
+        for (int64_t line = 0; line < kAhead && line < part.next_bytes; line += 64)
+            __builtin_prefetch(part.next + line, 0, 2);
 }
 
 static bool takes_pairs(const Linear& a) {

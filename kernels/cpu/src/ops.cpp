@@ -23,42 +23,55 @@ void over_rows(int64_t rows, Body&& body) {
 // Rows that a thread takes through a panel: their inputs stay in its own cache from panel to panel.
 constexpr int64_t kRowBlock = 256;
 
-// Calls body(first, last, next) for shares of 0 .. units - 1: large ones first, to be told of seldom and
-// to read memory in order, small ones last, so that the threads end together. next: where the share
-// begins that the same thread will probably get after this one; units: nowhere.
-template <class Body>
-void in_shares(int64_t units, Body&& body) {
-    const int64_t among = 2 * threads();
-    if (among == 2) return body(0, units, units);
-    std::vector<int64_t> begins{0};
-    while (begins.back() < units)
-        begins.push_back(begins.back() + std::max<int64_t>(1, (units - begins.back()) / among));
-    const int64_t shares = static_cast<int64_t>(begins.size()) - 1;
-    parallel_for(shares, [&](int64_t share, int) {
-        const int64_t* begin = begins.data() + share;
-        body(begin[0], begin[1], share + among / 2 < shares ? begin[among / 2] : units);
-    });
+// The share of `units` that begins at `begin`: large ones first, to be told of seldom and to read
+// memory in order, small ones last, so that the threads end together.
+int64_t share_of(int64_t units, int64_t begin) {
+    return std::max<int64_t>(1, (units - begin) / (2 * threads()));
 }
+
+struct Weights {
+    explicit Weights(const Linear& a)
+        : panels((a.out + panel_width(a) - 1) / panel_width(a)),
+          bytes((a.in * static_cast<int64_t>(size_of(a.weight_type)) + 3) / 4 * 4 * kPanel),
+          first(static_cast<const char*>(a.weight)) {}
+    int64_t panels, bytes;  // of a panel
+    const char* first;
+};
 
 }  // namespace
 
-void run_linear(const Linear& asked) {
+void run_linear(const Linear& asked, const Linear* after) {
     Linear a = asked;
     const Kernels& with = kernels();
     float* room = nullptr;
     if (a.x_type == kBFloat16)
         room = static_cast<float*>(scratch(0, 0, static_cast<size_t>(a.m * a.in) * sizeof(float)));
     a.x = with.prepare(a, room);
-    const int64_t width = panel_width(a), panels = (a.out + width - 1) / width;
-    const int64_t blocks = (a.m + kRowBlock - 1) / kRowBlock;
-    in_shares(blocks * panels, [&](int64_t first, int64_t last, int64_t next) {
+    const Weights own(a), later(after == nullptr ? a : *after);
+    const int64_t blocks = (a.m + kRowBlock - 1) / kRowBlock, units = blocks * own.panels;
+    std::vector<int64_t> begins{0};
+    while (begins.back() < units) begins.push_back(begins.back() + share_of(units, begins.back()));
+    const int64_t shares = static_cast<int64_t>(begins.size()) - 1;
+    // Where the share begins that a thread will probably get after this one.
+    const auto next_of = [&](int64_t share) -> const char* {
+        share += threads();
+        if (share < shares) return own.first + begins[share] % own.panels * own.bytes;
+        if (after == nullptr) return nullptr;
+        int64_t begin = 0;
+        for (; share > shares; --share) begin += share_of(later.panels, begin);
+        return begin < later.panels ? later.first + begin * later.bytes : nullptr;
+    };
+    parallel_for(shares, [&](int64_t share, int) {
+        int64_t first = begins[share];
+        const int64_t last = begins[share + 1];
         while (first < last) {
-            const int64_t block = first / panels, begin = first % panels;
-            const int64_t end = std::min(panels, begin + last - first);
+            const int64_t block = first / own.panels, begin = first % own.panels;
+            const int64_t end = std::min(own.panels, begin + last - first);
             first += end - begin;
-            const int64_t after = first < last ? first : next;
-            with.linear(a, {a.m * block / blocks, a.m * (block + 1) / blocks, begin, end,
-                            after < blocks * panels ? after % panels : -1});
+            const bool is_own = first < last || share + threads() < shares;
+            const char* next = first < last ? own.first : next_of(share);
+            with.linear(a, {a.m * block / blocks, a.m * (block + 1) / blocks, begin, end, next,
+                            is_own ? own.bytes : later.bytes});
         }
     });
 }

@@ -7,7 +7,8 @@
 
 namespace rs {
 
-void run_linear(const Linear& a);
+// after: what will be computed next and is asked for at the end; null: nobody knows.
+void run_linear(const Linear& a, const Linear* after = nullptr);
 void run_norm(const Norm& a, int64_t rows);
 void run_rotary(const Rotary& a, int64_t tokens);
 // out: [rows, in], the rows `ids` of a packed table of [.., in].

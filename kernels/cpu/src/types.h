@@ -40,9 +40,12 @@ struct Linear {
 
 inline int64_t panel_width(const Linear& a) { return a.gated ? kPanel / 2 : kPanel; }
 
-// next_panel: what this thread will probably take after it; -1 where that is not known.
+// next: the panel that this thread will probably read after it, of these weights or others, of which
+// next_bytes are asked for in time; null where that is not known.
 struct LinearPart {
-    int64_t first_row, last_row, first_panel, last_panel, next_panel;
+    int64_t first_row, last_row, first_panel, last_panel;
+    const char* next;
+    int64_t next_bytes;
 };
 
 // normed = x / rms(x) * weight, each row of `size`.
