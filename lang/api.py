@@ -50,6 +50,9 @@ def gen(  # noqa: PLR0913 - the compatible surface
     json_object: bool | None = None,
     whitespace: Literal["fixed", "bounded"] | None = None,
     constraint_mode: Literal["enforce", "validate"] | None = None,
+    field_logprobs: bool | None = None,
+    separate_reasoning: bool | None = None,
+    thinking_token_budget: int | None = None,
     seed: int | None = None,
     logit_bias: Mapping[int, float] | None = None,
     timeout: float | None = None,
@@ -67,6 +70,10 @@ def gen(  # noqa: PLR0913 - the compatible surface
     regex for such a value, whose text, not itself, is the variable; a str stands in quotes.
     whitespace: blanks around JSON's punctuation, one spelling or up to 8. constraint_mode:
     "validate" enforces what can be, and the meta information has constraint_violations.
+    field_logprobs: it has, by JSON pointer, how sure the model was of each value.
+
+    separate_reasoning: the variable is the answer alone, and the meta information has
+    reasoning_content. thinking_token_budget: most tokens of reasoning.
 
     seed: the same seed, prompt and parameters give the same text. logit_bias: token id to addend,
     -100 to 100. timeout: seconds for this call, else DeadlineExceeded.
@@ -108,6 +115,9 @@ def gen(  # noqa: PLR0913 - the compatible surface
         return_text_in_logprobs=return_text_in_logprobs,
         sampling_seed=seed,
         logit_bias=bias(logit_bias),
+        field_logprobs=field_logprobs,
+        separate_reasoning=separate_reasoning,
+        thinking_token_budget=thinking_token_budget,
         **bound,
     )
     if choices is not None:
@@ -209,7 +219,7 @@ def image(*_: Any, **__: Any) -> NoReturn:
 
 
 def separate_reasoning(*_: Any, **__: Any) -> NoReturn:
-    raise NotImplementedError("separate_reasoning is not implemented yet")
+    raise NotImplementedError("use gen(name, separate_reasoning=True) in place of this")
 
 
 def Runtime(*_: Any, **__: Any) -> NoReturn:  # noqa: N802 - a class in the compatible surface

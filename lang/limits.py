@@ -63,6 +63,9 @@ LIMITS: dict[str, Check] = {
     "logprob_start_len": _whole(-1),
     "top_logprobs_num": _whole(0),
     "sampling_seed": _whole(0, _SEED_LIMIT - 1),
+    "field_logprobs": _flag,
+    "separate_reasoning": _flag,
+    "thinking_token_budget": _whole(0),
 }
 
 

@@ -95,6 +95,8 @@ def _read_choice(text: str, entry: dict[str, Any], unconditional: bool) -> Candi
 
 def _read_meta(reply: dict[str, Any]) -> tuple[dict[str, Any], Part | None]:
     meta = dict(reply.get("meta_info") or {})
+    if "reasoning_content" in reply:
+        meta["reasoning_content"] = reply["reasoning_content"]
     prompt = meta.pop("prompt", ...)
     if prompt is None:
         return meta, None

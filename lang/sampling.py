@@ -12,7 +12,14 @@ from typing import Any, TypedDict
 
 from radixserve.lang.limits import LIMITS
 
-_BESIDE = ("return_logprob", "logprob_start_len", "top_logprobs_num", "return_text_in_logprobs")
+_BESIDE = (
+    "return_logprob",
+    "logprob_start_len",
+    "top_logprobs_num",
+    "return_text_in_logprobs",
+    "separate_reasoning",
+    "thinking_token_budget",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +56,9 @@ class Sampling:
     json_object: bool | None = None
     whitespace: str | None = None
     constraint_mode: str | None = None
+    field_logprobs: bool | None = None
+    separate_reasoning: bool | None = None
+    thinking_token_budget: int | None = None
     more_stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -69,7 +79,8 @@ class Sampling:
         return {name: value for name, value in self._said().items() if name not in _BESIDE}
 
     def beside(self) -> dict[str, Any]:
-        """The fields of a call that stand beside `sampling_params`: log-probabilities."""
+        """The fields of a call that stand beside `sampling_params`: log-probabilities and
+        reasoning."""
         return {name: value for name, value in self._said().items() if name in _BESIDE}
 
     def _said(self) -> dict[str, Any]:

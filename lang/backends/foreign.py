@@ -78,9 +78,15 @@ def asked(body: Body) -> dict[str, Any]:
         for name, value in body["sampling_params"].items()
         if name not in NEUTRAL or value != NEUTRAL[name]
     }
-    return said | {
-        name: body[name] for name in ("return_logprob", "top_logprobs_num") if body.get(name)
-    }
+    beside = {name: body[name] for name in ("return_logprob", "top_logprobs_num") if body.get(name)}
+    return said | beside | reasoning(body)
+
+
+def reasoning(body: Body) -> dict[str, Any]:
+    """What a body asks of the model's reasoning."""
+    found = {"separate_reasoning": body.get("separate_reasoning") or None}
+    found["thinking_token_budget"] = body.get("thinking_token_budget")
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def refuse_rest(rest: Mapping[str, Any], backend: str, hint: str = "") -> None:

@@ -26,6 +26,7 @@ from collections.abc import (
 from dataclasses import dataclass
 from typing import Any, cast
 
+from radixserve.lang.backends import foreign
 from radixserve.lang.backends.base import Body, Reply
 from radixserve.lang.backends.samples import is_constrained, sample
 from radixserve.lang.backends.threaded import ThreadedBackend
@@ -217,6 +218,9 @@ class Mock:
         return {"model_path": "mock", "calls": len(self.calls)}
 
     def _receive(self, body: Body) -> dict[str, Any]:
+        unsure = {"field_logprobs": body["sampling_params"].get("field_logprobs") or None}
+        asked = foreign.reasoning(body) | {k: v for k, v in unsure.items() if v is not None}
+        foreign.refuse_rest(asked, "Mock")
         prompt = self._read(body["input"])
         self._note(body, prompt)
         return prompt

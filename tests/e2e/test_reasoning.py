@@ -7,8 +7,10 @@ import json
 import jsonschema
 import pytest
 
+import radixserve as rs
 from radixserve.engine import Engine
 from radixserve.errors import InvalidRequest
+from radixserve.lang.errors import Unsupported
 from tests import tiny
 from tests.e2e.conftest import VOCAB_ROWS, check_no_leak
 from tests.tiny_tokenizer import CHATML, make_tokenizer
@@ -119,3 +121,31 @@ def test_streams_end_in_the_same(engine):
         *_, last = engine.stream(OPENED, sampling, **body)
         for name in ("text", "reasoning_content", "output_ids"):
             assert last[name] == whole[name]
+
+
+@rs.function
+def judged(s):
+    s += rs.user("the cat?")
+    s += rs.assistant(
+        rs.gen("word", max_tokens=60, regex="yes|no", temperature=1.5, seed=2,
+               separate_reasoning=True, thinking_token_budget=6, field_logprobs=True)
+    )  # fmt: skip
+    s += rs.user("so?")
+    s += rs.assistant(rs.gen("more", max_tokens=4, temperature=0))
+
+
+def test_in_programs(engine):
+    state = judged.run(backend=engine)
+    assert state["word"] in ("yes", "no")
+    meta = state.get_meta_info("word")
+    assert meta["reasoning_content"]
+    assert 0 < meta["reasoning_tokens"] <= 6
+    found = meta["field_logprobs"][""]["alternatives"]
+    assert sum(each["probability"] for each in found) == pytest.approx(1)
+    assert state.get_meta_info("more")["prompt_tokens"] > meta["prompt_tokens"]
+
+
+def test_mocks_refuse_it_by_name():
+    mock = rs.Mock(lambda prompt: "yes")
+    with pytest.raises(Unsupported, match="separate_reasoning"):
+        judged.run(backend=mock)["word"]
