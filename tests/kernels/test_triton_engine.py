@@ -36,7 +36,7 @@ def serve(model: pathlib.Path, attention: str) -> tuple[list[list[int]], int]:
     prompts = [[*system, *tiny.prompt(5 + i, 400, seed=i)] for i in range(2)]
     settings = {"dtype": "float32", "threads": 1, "kv_tokens": 512, "audit": True}
     with Engine(str(model), attention=attention, inline=True, **settings) as engine:
-        params = {"max_new_tokens": 3, "temperature": 0}
+        params = {"max_new_tokens": 2, "temperature": 0}
         replies = engine.generate(input_ids=prompts, sampling_params=params)
         longer = [[*prompts[0], *tiny.prompt(10, 400, seed=9)]]
         replies += engine.generate(input_ids=longer, sampling_params=params)
@@ -63,14 +63,14 @@ def test_a_shared_prefix_workload_equals_the_reference_backend(
         monkeypatch.setattr(module, name, noted)
     ids, cached = serve(model, "triton")
     steps = launched.count("gated_launch") // 2
-    assert steps > 5
+    assert steps > 3
     assert launched.count("rms_norm_launch") == 5 * steps
     assert launched.count("rotary_store_launch") == 2 * steps
     launched.clear()
     assert ids == serve(model, "reference")[0]
     assert not launched
     assert cached >= 2 * 64  # the system prompt, whole pages of it
-    assert all(len(one) == 3 for one in ids[:2])
+    assert all(len(one) == 2 for one in ids)
 
 
 @pytest.mark.parametrize(
