@@ -48,7 +48,7 @@ class Program(Runnable):
         """
         kwargs = self._bound | kwargs
         if args and issubclass(type(args[0]), OpenState):
-            return args[0].called(self._func)(*args, **kwargs)
+            return args[0]._called(self._func)(*args, **kwargs)
         self._check(args, kwargs)
         return Nested(self._func.__name__, self._func, args, kwargs)
 

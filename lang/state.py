@@ -86,7 +86,7 @@ class OpenState:
     def __aiter__(self) -> AsyncIterator[str]:
         return self.text_async_iter()
 
-    def called(self, func: Callable[..., Any]) -> Callable[..., Any]:
+    def _called(self, func: Callable[..., Any]) -> Callable[..., Any]:
         """What to call where a program is called with this state: `func`, or a form of it."""
         return func
 
@@ -118,7 +118,7 @@ class OpenState:
             ops = []
             if inspect.iscoroutinefunction(item.body):
                 raise TypeError(f"{item.name} is async: write `await {item.name}(s, ..)`")
-            self.called(item.body)(self, *item.args, **item.kwargs)
+            self._called(item.body)(self, *item.args, **item.kwargs)
         self._submit(*ops)
 
     def _submit(self, *ops: Op) -> None:

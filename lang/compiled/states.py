@@ -121,7 +121,7 @@ class _Traced(OpenState):
         for op in _merged(self._track.recorder, ops):
             self._track.take(op)
 
-    def called(self, func: Callable[..., Any]) -> Callable[..., Any]:
+    def _called(self, func: Callable[..., Any]) -> Callable[..., Any]:
         return rewritten(func)
 
     def cancel(self) -> NoReturn:

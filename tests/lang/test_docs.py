@@ -1,13 +1,14 @@
 """The tutorial runs, block after block; the language's page names what there is."""
 
 import inspect
+import json
 import pathlib
 import re
 
 import pytest
 
 import radixserve as rs
-from radixserve.lang.program import BatchArguments
+from radixserve.lang.runnable import BatchArguments
 from radixserve.lang.sampling import RunDefaults
 
 DOCS = pathlib.Path(__file__).resolve().parent.parent.parent / "docs"
@@ -61,3 +62,33 @@ def test_every_exported_name_is_on_the_page():
         "assistant_end",
     }  # fmt: skip
     assert {name for name in rs.lang.__all__ if name not in page} <= beside
+
+
+def test_the_compiled_program_of_the_page(tiny_engine):
+    namespace = {"rs": rs}
+    [code] = blocks("language.md")
+    exec(compile(code, "language.md", "exec"), namespace)
+    compiled, card = namespace["compiled"], namespace["card"]
+    assert compiled.parameters == ("country",)
+    assert compiled.constant_prefix == "SYSTEM: Be brief.\nUSER: What is the capital of "
+    assert [len(wave) for wave in compiled.waves] == [1, 2]
+    here = card.run("Japan", backend=tiny_engine, temperature=0)
+    there = compiled.run("Japan", backend=tiny_engine, temperature=0)
+    assert there.ret_value == here.ret_value
+
+
+def test_the_program_of_the_route_runs(tiny_engine):
+    [body] = re.findall(r"-d '(\{.*?\})'\n```", (DOCS / "programs.md").read_text(), re.S)
+    reply = tiny_engine.program(json.loads(body))
+    assert len(reply["returns"]) == 3
+    assert reply["variables"]["in"][1] in ("Europe", "Asia", "Africa")
+
+
+def test_the_page_of_the_route_has_every_field_and_step():
+    from radixserve.lang.choices import METHODS
+    from radixserve.lang.compiled.reading import _KINDS
+    from radixserve.programs.request import ProgramBody
+
+    page = (DOCS / "programs.md").read_text()
+    names = {*ProgramBody.__struct_fields__, *_KINDS, *METHODS}
+    assert {name for name in names if f"`{name}`" not in page and f"`{name}:" not in page} == set()
