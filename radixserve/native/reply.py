@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import codecs
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from radixserve.chunks import Chunk, Finish
@@ -109,7 +109,9 @@ class Answer:
             self._told_prompt = True
             meta["prompt"] = prompt_fields(encoded)
         if encoded is not None and output.finish is not None:
-            kept = kept_ids(output, output.finish, self._tokenizer)
+            reasoning = self._call.requests[self._position].reasoning
+            spelt = {} if reasoning is None else reasoning.spelt
+            kept = kept_ids(output, output.finish, self._tokenizer, spelt)
             meta["kept_ids"], meta["kept_tail"] = kept
         said: dict[str, Any] = {"text": output.text}
         if self._call.body.separate_reasoning:
@@ -210,8 +212,11 @@ def prompt_fields(encoded: EncodedPrompt) -> dict[str, Any]:
     }
 
 
-def kept_ids(output: Output, finish: Finish, tokenizer: Tokenizer) -> tuple[int, str]:
-    """(n, tail): the first n output ids and then the text `tail` are what the output keeps.
+def kept_ids(
+    output: Output, finish: Finish, tokenizer: Tokenizer, spelt: Mapping[int, bytes]
+) -> tuple[int, str]:
+    """(n, tail): the first n output ids and then the text `tail` are what the output keeps. spelt:
+    control tokens that the text spells.
 
     End tokens are not kept. Where a stop string begins inside a token, what that token spells
     before it is the tail; n backs off to the border of a character, so that the tail is text.
@@ -224,7 +229,7 @@ def kept_ids(output: Output, finish: Finish, tokenizer: Tokenizer) -> tuple[int,
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text, whole, border = "", "", 0
     for count, token in enumerate(output.ids[:kept], start=1):
-        text += decoder.decode(tokenizer.token_bytes[token])
+        text += decoder.decode(spelt.get(token) or tokenizer.token_bytes[token])
         if not decoder.getstate()[0]:
             whole, border = text, count
     if not output.text.startswith(whole):

@@ -20,7 +20,7 @@ from radixserve.text.reasoning import (
 )
 from radixserve.text.tool_calls import SYNTAXES
 from radixserve.text.tool_calls_stream import Argued, Begun, Said
-from radixserve.wire.reasoning import Follower, overlap
+from radixserve.wire.reasoning import Follower
 
 
 def joined(events):
@@ -122,15 +122,14 @@ def test_the_engine_finds_the_same_answer(parts, start, data):
     if follower.answer_at is None:
         assert follower.phase in ("before", "inside")
         assert follower.phase == "before" or not said
-        assert follower.matched == (
-            overlap(text, b"</think>") if follower.phase == "inside" else 0
-        ) or text.endswith(b"<think>")
         return
     answer = text[follower.answer_at :].decode()
-    assert (answer if follower.phase == "none" else answer.lstrip(" \n")) == said
-    if follower.phase == "behind":
-        reasoning = text[follower.begin_at : follower.end_at].decode().strip(" \n")
-        assert reasoning.removeprefix("<think>").strip(" \n") == thoughts or start == "either"
+    if follower.phase == "none":
+        assert (thoughts, said) == ("", answer)
+        return
+    assert answer.lstrip(" \n") == said
+    reasoning = text[follower.begin_at : follower.end_at].decode()
+    assert reasoning.strip(" \n").removeprefix("<think>").strip(" \n") == thoughts
 
 
 def test_a_bound_answer_keeps_its_own_blanks():
