@@ -28,19 +28,19 @@ struct NextRows {
 };
 
 struct Work {
-    uint32_t* q;      // [queries, padded_dim] floats, or pairs in its first half
-    uint32_t* k;      // [steps, kBlock]
-    uint32_t* v;      // [steps, padded_dim], or
-    const char* const* values;  // rows of the block, used in place where this is not null
-    int64_t values_offset;
-    float* state;     // [queries, state_size]: of this segment
-    float* total;     // as state, of the segments before
-    char* zeros;      // what a token that is not there has
-    int64_t q_stride; // of q, in words
-    int64_t dim;      // padded
-    int64_t size;     // of a state
-    int32_t group;    // query heads of one KV head
-    int32_t queries;  // tokens times these
+    uint32_t* q;                // [queries, padded_dim] floats, or pairs in its first half
+    uint32_t* k;                // [steps, kBlock]
+    uint32_t* v;                // [steps, padded_dim]
+    const char* const* values;  // rows to use in place of v, where not null
+    int64_t values_offset;      // into each of them, in bytes
+    float* state;               // [queries, state_size]: of this segment
+    float* total;               // as state, of the segments before
+    char* zeros;                // what a token that is not there has
+    int64_t q_stride;           // of q, in words
+    int64_t dim;                // padded
+    int64_t size;               // of a state
+    int32_t group;              // query heads of one KV head
+    int32_t queries;            // tokens times these
 };
 
 // Vectors of a block as products reads them: laid out before, `stride` words from step to step.
@@ -55,10 +55,9 @@ struct Laid {
     }
 };
 
-constexpr int kFewQueries = 3 * kQueries;
+constexpr int kFewQueries = 3 * kQueries;  // laying values out takes longer than these do
 
-// Values where they are in the cache, `offset` bytes into each row: for few queries laying them out
-// takes longer than they do.
+// Values where they are in the cache, `offset` bytes into each row.
 struct InPlace {
     const char* const* rows;
     int64_t offset;
