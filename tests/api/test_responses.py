@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from radixserve.api.responses.output import Output
+from radixserve.text.reasoning import Thought
+from radixserve.text.tool_calls_stream import Argued, Begun, Said
 from tests.api.response_talk import (
     RESPONSES,
     TOOLS,
@@ -140,8 +143,21 @@ def test_logprobs_of_a_message_are_none_of_its_calls(renderer):
     gateway = saying(renderer, f"Sure. {CALL}")
     last = rebuilt(streamed(gateway, with_tools(**LOGPROBS)))
     entries = last["output"][0]["content"][0]["logprobs"]
-    assert "".join(entry["token"] for entry in entries).startswith("Sure.")
-    assert "Paris" not in "".join(entry["token"] for entry in entries)
+    assert "".join(entry["token"] for entry in entries).rstrip() == "Sure."
+
+
+def test_logprobs_of_tokens_that_come_together_go_to_their_items():
+    output = Output(lambda: "call_1")
+    heard = [Thought("why"), Said("é b"), Begun(0, "f"), Argued(0, "{}")]
+    tokens = ["</think>", "", "", "é", " b", "<tool", "_call>", "{}"]
+    entries = [{"token": token, "bytes": [1]} for token in tokens]
+    entries[1]["bytes"] = []  # a control token
+    output.add(heard[:1], [{"token": "why"}])
+    output.add(heard[1:], entries)
+    output.close("completed")
+    message = output.items("completed")[1]
+    told = [entry["token"] for entry in message["content"][0]["logprobs"]]
+    assert told == ["", "é", " b"]
 
 
 # ---- what is enforced ----

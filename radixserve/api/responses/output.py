@@ -45,15 +45,17 @@ class Output:
         """Events of what `heard` adds. entries: of the tokens that it took."""
         self._entries += entries
         events: list[Event] = []
-        for piece in heard:
+        for i, piece in enumerate(heard):
             match piece:
                 case Thought(text):
                     events += self._go_on(_Reasoning, text)
                 case Said(text):
+                    if any(isinstance(later, Begun) for later in heard[i + 1 :]):
+                        self._entries = _spelling(self._entries, text)
                     events += self._go_on(_Message, text)
                 case Begun(_, name):
-                    events += self.close("completed")
                     self._entries.clear()  # those of a call are told nowhere
+                    events += self.close("completed")
                     events += self._begin(_Call(name, self._new_call_id()))
                 case Argued(_, text):
                     events += self._more(text)
@@ -89,7 +91,9 @@ class Output:
     def _go_on(self, kind: type[_Reasoning] | type[_Message], text: str) -> list[Event]:
         if isinstance(self._open, kind):
             return self._more(text)
-        entries = _last(self._taken(), text) if self._open is not None else self._taken()
+        entries = self._taken()
+        if self._open is not None:
+            entries = _spelling(entries, text)
         events = self.close("completed")
         events += self._begin(kind())
         self._entries = entries
@@ -117,14 +121,19 @@ class Output:
         return taken
 
 
-def _last(entries: list[Entry], text: str) -> list[Entry]:
-    """The last of `entries`, those that spell `text`: what came before them ended another item."""
-    size = 0
-    for i in range(len(entries) - 1, -1, -1):
-        size += len(entries[i]["token"])
-        if size >= len(text):
-            return entries[i:]
-    return entries
+def _spelling(entries: list[Entry], text: str) -> list[Entry]:
+    """Those of `entries` that spell `text`: the others belong to the items before and behind it.
+    All, where it is not found."""
+    at = "".join(entry["token"] for entry in entries).find(text)
+    if at < 0:
+        return entries
+    found, end = [], 0
+    for entry in entries:
+        begin, end = end, end + len(entry["token"])
+        is_part = begin >= at and entry.get("bytes")  # of a character, which the last token spells
+        if begin < at + len(text) and (end > at or is_part):
+            found.append(entry)
+    return found
 
 
 class _Message:
