@@ -23,6 +23,7 @@ ASPECTS = ("clarity", "evidence", "originality", "style")
 POINTS = 6
 LEVELS, BRANCHES = 3, 4
 STEPS = 5
+TOOLS = ["search", "calculator", "calendar", "mail", "finish"]
 TURNS = 4
 
 RECORD: dict[str, Any] = {
@@ -39,11 +40,11 @@ RECORD: dict[str, Any] = {
 
 
 class Ask(Protocol):
-    """One call of the openai client: the text that it gives, of `tokens` tokens, or at most so many
-    that fit the schema."""
+    """One call of the openai client: the text that it gives, of `tokens` tokens. bound: what it is
+    bound to, as fields of the request; then of at most so many tokens."""
 
     def __call__(
-        self, messages: list[Message], tokens: int, schema: dict[str, Any] | None = None
+        self, messages: list[Message], tokens: int, bound: dict[str, Any] | None = None
     ) -> Awaitable[str]: ...
 
 
@@ -58,28 +59,29 @@ def answer(name: str, tokens: int) -> Any:
     return rs.assistant(rs.gen(name, max_tokens=tokens, min_tokens=tokens, temperature=0))
 
 
-# ReAct: five steps, each behind what a tool has said to the one before
+# ReAct: five steps of a thought and a choice of tool, each behind what the tool before has said
 
 
 @rs.function
 def react(s, tools, task, seen1, seen2, seen3, seen4):
     s += rs.system(tools)
-    s += rs.user(task)
-    s += answer("step0", 24)
-    for number, seen in enumerate((seen1, seen2, seen3, seen4), 1):
-        s += rs.user(f"The tool says: {seen}\nWhat next?")
-        s += answer(f"step{number}", 24)
+    for number, seen in enumerate((task, seen1, seen2, seen3, seen4)):
+        s += rs.user(f"It says: {seen}\nWhat next?" if number else seen)
+        s += answer(f"thought{number}", 16)
+        s += rs.user("Which tool?")
+        s += rs.assistant(rs.gen(f"tool{number}", choice=TOOLS, max_tokens=8, temperature=0))
 
 
 async def react_client(ask: Ask, tools: str, task: str, **seen: str) -> list[str]:
-    messages = [said("system", tools), said("user", task)]
-    steps = [await ask(messages, 24)]
-    for number in range(1, STEPS):
-        messages.append(said("assistant", steps[-1]))
-        told = seen[f"seen{number}"]
-        messages.append(said("user", f"The tool says: {told}\nWhat next?"))
-        steps.append(await ask(messages, 24))
-    return steps
+    messages, texts = [said("system", tools)], []
+    for number in range(STEPS):
+        told = f"It says: {seen[f'seen{number}']}\nWhat next?" if number else task
+        messages.append(said("user", told))
+        texts.append(await ask(messages, 16))
+        messages += [said("assistant", texts[-1]), said("user", "Which tool?")]
+        texts.append(await ask(messages, 8, {"extra_body": {"choice": TOOLS}}))
+        messages.append(said("assistant", texts[-1]))
+    return texts
 
 
 # Tree of thought: three levels of four branches
@@ -227,7 +229,9 @@ def extraction(s, instruction, document):
 
 
 async def extraction_client(ask: Ask, instruction: str, document: str) -> list[str]:
-    return [await ask([said("system", instruction), said("user", document)], 48, RECORD)]
+    form = {"type": "json_schema", "json_schema": {"name": "record", "schema": RECORD}}
+    messages = [said("system", instruction), said("user", document)]
+    return [await ask(messages, 48, {"response_format": form})]
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +286,7 @@ def extraction_items(prose: Prose, quick: bool) -> list[Item]:
 
 
 WORKLOADS = (
-    Workload("react", react, react_client, react_items, ("step0", "step4"), 1.1),
+    Workload("react", react, react_client, react_items, ("thought0", "tool4"), 1.1),
     Workload(
         "tree", tree, tree_client, lambda p, q: questions(p, 1 if q else 2), ("thought",), 1.1
     ),

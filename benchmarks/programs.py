@@ -6,10 +6,10 @@ Starts two servers of one model, one of them without its cache, and runs the sev
 program_suite.py. Sides: `client` (openai and asyncio), `interpreted` and `compiled` (the language
 over HTTP, see f.compile), `no cache` (interpreted, on the other server). Every side serves the same
 items, 16 at once; rounds are interleaved, the side that begins changes, each round has texts of its
-own and begins with an empty cache. Shown are medians: seconds, requests sent, prompt tokens
-computed and found in the cache, and how many times as fast as the client a side is (the median of
-the rounds' ratios). "same" is the share of texts that equal the client's: in bfloat16 near ties may
-part.
+own and begins with an empty cache. Shown are medians: seconds, requests sent, steps of the engine,
+prompt tokens computed and found in the cache, and how many times as fast as the client a side is
+(the median of the rounds' ratios). "same" is the share of texts that equal the client's: in
+bfloat16 near ties may part. "below" stands where the compiled side misses its goal.
 """
 
 from __future__ import annotations
@@ -38,9 +38,12 @@ from benchmarks.serving.prose import Prose
 
 AT_ONCE = 16
 DRIFT = 0.15
+HEAD = f"{'':25}{'seconds':>8}{'speed':>9}{'requests':>9}{'steps':>7}{'computed':>10}" + "".join(
+    f"{name:>{width}}" for name, width in (("cached", 9), ("prompt", 9), ("output", 9), ("same", 7))
+)
 PROBES = 2  # requests of a measurement's own that the server has counted
 SIDES = ("client", "interpreted", "compiled", "no cache")
-COUNTED = ("prompt_tokens", "cached_tokens", "computed_tokens", "generated_tokens")
+COUNTED = ("prompt_tokens", "cached_tokens", "computed_tokens", "generated_tokens", "steps")
 Told = list[list[str]]
 Words = Callable[[str], Sequence[int]]
 
@@ -98,12 +101,9 @@ class Server:
         return await asyncio.gather(*map(one, items))
 
     async def _ask(
-        self, messages: list[Message], tokens: int, schema: dict[str, Any] | None = None
+        self, messages: list[Message], tokens: int, bound: dict[str, Any] | None = None
     ) -> str:
-        more: dict[str, Any] = {"extra_body": {"min_tokens": tokens}}
-        if schema is not None:
-            form = {"type": "json_schema", "json_schema": {"name": "record", "schema": schema}}
-            more = {"response_format": form}
+        more: dict[str, Any] = bound or {"extra_body": {"min_tokens": tokens}}
         reply = await self._openai.chat.completions.create(
             model="m",
             messages=messages,  # type: ignore[arg-type]
@@ -201,7 +201,7 @@ def show(table: Table) -> dict[str, dict[str, float]]:
             note += f"  below {table.workload.goal:g}x"
         print(
             f"{table.workload.name:<12}{side:<13}{row['seconds']:>8.2f}{row['ratio']:>8.2f}x"
-            f"{row['requests']:>9.0f}{row['computed_tokens']:>10.0f}{row['cached_tokens']:>9.0f}"
+            f"{row['requests']:>9.0f}{row['steps']:>7.0f}{row['computed_tokens']:>10.0f}{row['cached_tokens']:>9.0f}"
             f"{row['prompt_tokens']:>9.0f}{row['generated_tokens']:>9.0f}{row['same']:>7.0%}{note}",
             flush=True,
         )
@@ -266,9 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             off = served(options.model, options.kv_tokens, "--no-prefix-cache", *flags)
             urls[1] = stack.enter_context(off)
         cached, uncached = (stack.enter_context(contextlib.closing(Server(url))) for url in urls)
-        head = ("seconds", "speed", "requests", "computed", "cached", "prompt", "output", "same")
-        widths = (8, 9, 9, 10, 9, 9, 9, 7)
-        print(" " * 25 + "".join(f"{name:>{width}}" for name, width in zip(head, widths)))
+        print(HEAD)
         for workload in WORKLOADS:
             if workload.name in options.only:
                 for side, row in show(measure(workload, cached, uncached, options)).items():
