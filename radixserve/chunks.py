@@ -39,9 +39,10 @@ class Request:
     explain_cache: Finish tells why no more of the prompt was cached. warm: keep the prompt in the
     cache first. pooling: Finish carries the prompt's embedding; with max_new_tokens 0.
     shows_special: the text spells control tokens. keeps_stop: the text ends with what stopped it.
-    sampled_logprobs: see Generate. reasoning: how its outputs may reason; then the text spells the
-    tags, whatever shows_special says, a constraint and stop strings hold for the answer alone, and
-    Usage counts the reasoning.
+    sampled_logprobs: see Generate. belongs: it scores something of another request, which has been
+    let in and has paid for the prompt before that. reasoning: how its outputs may reason; then the
+    text spells the tags, whatever shows_special says, a constraint and stop strings hold for the
+    answer alone, and Usage counts the reasoning.
     """
 
     prompt: bytes
@@ -52,6 +53,7 @@ class Request:
     prompt_logprobs_start: int = 0
     logprob_ids: tuple[int, ...] = ()
     sampled_logprobs: bool = False
+    belongs: bool = False
     namespace: str = ""
     priority: int = 0
     program: ProgramRef | None = None

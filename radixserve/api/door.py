@@ -67,9 +67,11 @@ class OperatedDoor:
             timeout_s=_shortest(request.timeout_s, self._timeout),
             namespace=of_key(tenant.namespace if tenant else "", request.namespace),
         )
+        cost = _prompt_tokens(request)
         if tenant is not None:
-            _check(tenant, request)
-            tenant.tokens.spend(len(request.prompt) // 4)
+            if not request.belongs:
+                _check(tenant, request)
+            tenant.tokens.spend(cost)
         self._owners[request.rid] = tenant
         is_accepted = False
         try:
@@ -82,7 +84,7 @@ class OperatedDoor:
         finally:
             del self._owners[request.rid]
             if tenant is not None and not is_accepted:
-                tenant.tokens.spend(-(len(request.prompt) // 4))  # nothing was computed for it
+                tenant.tokens.spend(-cost)  # nothing was computed for it
 
     def abort(self, rid: str) -> None:
         """Gateway.abort, for the caller's own requests; an admin ends anyone's."""
@@ -107,6 +109,12 @@ class OperatedDoor:
 
 def _shortest(asked: float | None, most: float | None) -> float | None:
     return min((seconds for seconds in (asked, most) if seconds is not None), default=None)
+
+
+def _prompt_tokens(request: Request) -> int:
+    """Those that its caller has not been charged for."""
+    known = request.prompt_logprobs_start if request.belongs else 0
+    return len(request.prompt) // 4 - known
 
 
 def _check(tenant: Tenant, request: Request) -> None:

@@ -215,6 +215,7 @@ async def _score(
                 prompt_logprobs_start=len(head) // 4,
                 logprob_ids=(),
                 sampled_logprobs=False,
+                belongs=True,
                 constraint=None,
                 reasoning=None,
                 explain_cache=False,

@@ -173,6 +173,26 @@ def test_tokens_a_minute(gateway, key_file):
     assert int(replies[-1].headers["retry-after"]) >= 1
 
 
+def test_fields_cost_their_alternatives_alone(renderer, key_file):
+    """The prompt is charged once, and what has been let in is scored to its end."""
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"],
+              "additionalProperties": False}  # fmt: skip
+    gateway = ScriptedGateway(renderer, ('{"ok": true}',))
+    sampling = {"json_schema": schema, "field_logprobs": True}
+
+    async def go(http_client):
+        body = {"input_ids": [5] * 20, "sampling_params": sampling}
+        return [
+            await http_client.post("/generate", json=body, headers=bearer("t")) for _ in range(2)
+        ]
+
+    first, second = with_client(gateway, go, api_key_file=key_file)
+    assert first.json()["meta_info"]["field_logprobs"]["/ok"]["alternatives"]
+    assert error_of(second, 429)["code"] == "tokens_per_minute"
+    assert len(gateway.requests) == 3
+    assert all(request.belongs for request in gateway.requests[1:])
+
+
 def test_refused_requests_cost_no_tokens(gateway, key_file):
     async def go(http_client):
         gateway.refusal = QueueFull("full")
