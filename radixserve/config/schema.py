@@ -56,6 +56,12 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Doc(description="share of free memory for the KV pool; 0: 0.9 of a GPU's, 0.5 of a host's"),
     ] = 0.0
+    kv_prefault: Annotated[
+        bool,
+        Doc(
+            description="take the KV pool's memory at start, not as it is first used (a GPU's always is)"
+        ),
+    ] = False
     prefix_cache: Annotated[bool, Doc(description="share prefixes between requests")] = True
     audit: Annotated[bool, Doc(description="check the cache's invariants after every call")] = False
     warm: Annotated[
@@ -148,8 +154,8 @@ class TextConfig(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_parser: Annotated[
         str,
         Doc(
-            description="tags of reasoning: think, qwen3, deepseek_r1, mistral, described, none, or "
-            "two tags like <reason>..</reason>; template: those that the chat template shows"
+            description="tags of reasoning: think, qwen3, deepseek_r1, mistral, described, none, "
+            "or two tags like <reason>..</reason>; template: those that the chat template shows"
         ),
     ] = "template"
 

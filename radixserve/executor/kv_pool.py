@@ -17,7 +17,8 @@ from radixserve.plan import CopyOrder
 
 
 class KvPool:
-    """k, v: one tensor per layer, [pages, page_size, num_kv_heads, head_dim]."""
+    """k, v: one tensor per layer, [pages, page_size, num_kv_heads, head_dim]. prefault: on the CPU
+    take all of its memory now."""
 
     def __init__(
         self,
@@ -26,11 +27,13 @@ class KvPool:
         page_size: int,
         dtype: torch.dtype,
         device: torch.device,
+        *,
+        prefault: bool = False,
     ) -> None:
         size = (pages, page_size, shape.num_kv_heads, shape.head_dim)
         self.page_size = page_size
-        self.k = [_zeros(size, dtype, device) for _ in range(shape.num_layers)]
-        self.v = [_zeros(size, dtype, device) for _ in range(shape.num_layers)]
+        self.k = [_zeros(size, dtype, device, prefault) for _ in range(shape.num_layers)]
+        self.v = [_zeros(size, dtype, device, prefault) for _ in range(shape.num_layers)]
 
     def copy(self, orders: Sequence[CopyOrder]) -> None:
         """Run copy orders, all sources being read as they were before the first of them."""
@@ -53,14 +56,19 @@ class KvPool:
         return torch.tensor(source, device=device), torch.tensor(destination, device=device)
 
 
-def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def _zeros(
+    size: tuple[int, ...], dtype: torch.dtype, device: torch.device, prefault: bool
+) -> torch.Tensor:
     """Zeros, since a padded gather may read slots that nobody wrote yet, and NaN times a weight of
-    zero is NaN. On the CPU the system gives them page by page as they are first written, where
-    torch.zeros would write, and so take, the whole pool at start."""
+    zero is NaN. On the CPU the system gives them page by page as they are first written; prefault
+    writes all of them."""
     if device.type != "cpu":
         return torch.zeros(size, dtype=dtype, device=device)
     count = math.prod(size) * dtype.itemsize
-    return torch.from_numpy(np.zeros(count, np.uint8)).view(dtype).view(size)
+    found = np.zeros(count, np.uint8)
+    if prefault:
+        found.fill(0)
+    return torch.from_numpy(found).view(dtype).view(size)
 
 
 def bytes_per_token(shape: AttentionShape, dtype: torch.dtype) -> int:

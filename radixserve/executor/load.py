@@ -245,7 +245,8 @@ def _device_executor(
 def _pool(config: Config, model: Model, spec: ModelSpec, pages: int, place: torch.device) -> KvPool:
     size = config.cache.page_size
     dtype = kv_dtype(config, model.dtype, place)
-    pool = KvPool(attention_shape(spec), pages, size, dtype, place)
+    prefault = config.cache.kv_prefault
+    pool = KvPool(attention_shape(spec), pages, size, dtype, place, prefault=prefault)
     logger.info(
         "KV pool: %d tokens in pages of %d, up to %d MiB (--kv-tokens sets it)",
         pages * size,
