@@ -7,7 +7,7 @@ a step. Must not know: how a graph is run, backends.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from radixserve.lang.choices import METHODS
@@ -42,7 +42,10 @@ from radixserve.lang.roles import Roles
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphLimits:
-    """The most that a graph may have; None for any number."""
+    """The most that a graph may have; None for any number.
+
+    What forks copy and joins gather may come to COPIES times the steps, in steps and variables.
+    """
 
     steps: int | None = None
     calls: int | None = None
@@ -50,6 +53,7 @@ class GraphLimits:
 
 
 ANY_SIZE = GraphLimits()
+COPIES = 50
 
 
 def read_graph(data: object, at: str = "", limits: GraphLimits = ANY_SIZE) -> Graph:
@@ -78,11 +82,15 @@ def read_graph(data: object, at: str = "", limits: GraphLimits = ANY_SIZE) -> Gr
 
 @dataclass(slots=True)
 class _Branch:
-    """parent: of a child of a fork. scopes: those that are open."""
+    """parent: of a child of a fork. scopes: those that are open. size: steps, those before its fork
+    included. names: variables set since then.
+    """
 
     parent: int | None
     roles: Roles
+    size: int = 0
     scopes: int = 0
+    names: set[str] = field(default_factory=set)
 
 
 class _Steps:
@@ -94,6 +102,7 @@ class _Steps:
         self._limits = limits
         self._branches = [_Branch(None, Roles())]
         self._calls = 0
+        self._copied = 0
 
     def read(self, data: object, at: str) -> None:
         kind = data.get("do") if isinstance(data, dict) else None
@@ -130,6 +139,9 @@ class _Steps:
 
     def _check(self, do: Doing, on: int, at: str) -> None:
         branch = self._branches[on]
+        branch.size += 1
+        if isinstance(do, Gen | Pick | ScopeEnd | SetTo) and do.name is not None:
+            branch.names.add(do.name)
         for name in ("text", "choices", "value"):
             self.check_uses(getattr(do, name, None), f"{at}/{name}")
         match do:
@@ -161,8 +173,9 @@ class _Steps:
         most = self._limits.branches
         if most is not None and first + len(children) > most:
             fail(f"{at}/children", f"more than {most} branches")
-        roles = self._branches[on].roles
-        self._branches += [_Branch(on, roles) for _ in children]
+        branch = self._branches[on]
+        self._copy(len(children) * branch.size, at)
+        self._branches += [_Branch(on, branch.roles, branch.size) for _ in children]
 
     def _join(self, children: tuple[int, ...], on: int, at: str) -> None:
         for i, child in enumerate(children):
@@ -170,6 +183,14 @@ class _Steps:
                 fail(f"{at}/children/{i}", f"branch {child} is no child of branch {on}")
         if len(set(children)) < len(children):
             fail(f"{at}/children", "a branch stands there twice")
+        names = set().union(*(self._branches[child].names for child in children))
+        self._copy(len(children) * (1 + len(names)), at)
+        self._branches[on].names |= names
+
+    def _copy(self, count: int, at: str) -> None:
+        self._copied += count
+        if self._limits.steps is not None and self._copied > COPIES * self._limits.steps:
+            fail(at, "the forks and joins of this program copy too much")
 
     @staticmethod
     def _step_roles(branch: _Branch, do: Doing, at: str) -> None:

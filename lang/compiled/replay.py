@@ -33,6 +33,8 @@ from radixserve.lang.run import Run
 from radixserve.lang.waiting import Waker
 
 T = TypeVar("T")
+AT_ONCE = 64  # steps of a branch before others have their turn
+WORK = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,8 @@ class _Place:
 class Replay:
     """One run of a graph. arguments: by name, for every parameter.
 
-    max_text: characters that texts of values may come to in all; None: any number.
+    max_text: characters that texts of values may come to in all; None: any number. Then the work of
+    appending is bounded, too: each append costs the length of the text.
     """
 
     def __init__(
@@ -94,6 +97,8 @@ class Replay:
         self.arguments = arguments
         self._run = run
         self._left = max_text
+        self._work_left = None if max_text is None else WORK * max_text
+        self._lengths = {0: 0}
         self._places = {number: _Place() for number in graph.noted}
         self._walks: set[asyncio.Task[None]] = set()
 
@@ -136,6 +141,8 @@ class Replay:
                 forked: dict[int, Branch] = {}
                 await self._step(each, branch, forked)
                 done += 1
+                if done % AT_ONCE == 0:
+                    await asyncio.sleep(0)
                 for child, begun in forked.items():
                     self._spawn(child, begun)
         except asyncio.CancelledError:
@@ -153,14 +160,16 @@ class Replay:
 
     async def _step(self, number: int, branch: Branch, forked: dict[int, Branch]) -> None:
         """Give the step to its branch; `forked` takes the branches that begin here."""
-        do = self._graph.steps[number].do
+        step = self._graph.steps[number]
+        do = step.do
         match do:
             case Fork(children=children):
+                self._lengths |= dict.fromkeys(children, self._lengths[step.on])
                 forked |= zip(children, self._run.fork(branch, len(children)))
             case Join():
                 await self._join(number, branch)
             case _:
-                branch.submit(*await self._ops(do))
+                branch.submit(*await self._ops(step.on, do))
         if number in self._places:
             branch.submit(Note(_variable(do), self._places[number]))
 
@@ -170,10 +179,12 @@ class Replay:
             self._walks.add(walk)
             walk.add_done_callback(self._walks.discard)
 
-    async def _ops(self, do: Doing) -> tuple[Op, ...]:
+    async def _ops(self, on: int, do: Doing) -> tuple[Op, ...]:
         match do:
             case Write(text=text):
-                return (Text(await self._text(text)),)
+                made = await self._text(text)
+                self._count(on, made)
+                return (Text(made),)
             case Pick(name=name, choices=choices, method=method, timeout=timeout):
                 texts = [await self._text(choice) for choice in choices]
                 return (Select(name, tuple(texts), method, timeout),)
@@ -214,6 +225,13 @@ class Replay:
             if self._left < 0:
                 raise GraphError("/steps", "the texts of this program grow too long")
         return made
+
+    def _count(self, on: int, text: str) -> None:
+        self._lengths[on] += len(text)
+        if self._work_left is not None:
+            self._work_left -= self._lengths[on]
+            if self._work_left < 0:
+                raise GraphError("/steps", "this program appends too often to texts so long")
 
     async def _piece(self, piece: str | Use) -> str:
         if isinstance(piece, str):

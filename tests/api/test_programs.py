@@ -297,3 +297,35 @@ def test_a_client_that_leaves_ends_the_program(gateway, stream):
         assert not left
 
     asyncio.run(go())
+
+
+def forks_of(size, before):
+    """`before` steps, then `size` branches again and again."""
+    steps = [{"do": "set", "name": f"v{i}", "value": i} for i in range(before)]
+    for start in range(1, 500, size):
+        steps.append({"do": "fork", "children": list(range(start, start + size))})
+    return steps
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        forks_of(100, 6000),
+        [{"do": "fork", "children": [1]}]
+        + [{"on": 1, "do": "set", "name": f"v{i}", "value": i} for i in range(1000)]
+        + [{"do": "join", "children": [1]}] * 1000,
+    ],
+    ids=["forks", "joins"],
+)
+def test_what_forks_and_joins_copy_is_bounded(gateway, steps):
+    program = {"radixserve_program": 1, "steps": steps}
+    error = error_of(ask(gateway, PATH, {"program": program}), 400)
+    assert "copy too much" in error["message"]
+
+
+def test_appending_to_a_long_text_again_and_again_ends(gateway):
+    steps = [{"do": "text", "text": "a" * 400_000}]
+    steps += [{"do": "text", "text": "b"}, {"do": "set", "name": "x", "value": 1}] * 4500
+    program = {"radixserve_program": 1, "steps": [*steps, {"do": "gen"}]}
+    error = error_of(ask(gateway, PATH, {"program": program}), 400)
+    assert "appends too often" in error["message"]
