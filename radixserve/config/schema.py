@@ -57,10 +57,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
         Doc(description="share of free memory for the KV pool; 0: 0.9 of a GPU's, 0.5 of a host's"),
     ] = 0.0
     kv_prefault: Annotated[
-        bool,
-        Doc(
-            description="take the KV pool's memory at start, not as it is first used (a GPU's always is)"
-        ),
+        bool, Doc(description="take the KV pool's memory at start (on a GPU it always is)")
     ] = False
     prefix_cache: Annotated[bool, Doc(description="share prefixes between requests")] = True
     audit: Annotated[bool, Doc(description="check the cache's invariants after every call")] = False
