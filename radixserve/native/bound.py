@@ -40,8 +40,8 @@ def start(
     """calls.start() of requests[i] under wishes[i].
 
     Raises InvalidRequest before the first chunk where a wish cannot be granted. Outputs of a judged
-    wish end with finish.violations, and those of one that tells of fields with finish.fields; other
-    outputs of the call wait while that is found out.
+    wish end with finish.violations; other outputs of the call wait while one is judged. Those of a
+    wish that tells of fields end with finish.fields.
     """
     if not any(wishes):
         return calls.start(requests, name)
@@ -62,12 +62,13 @@ async def _start(
     for i, wanted in enumerate(wishes):
         if wanted is not None and wanted.tells_fields:
             await _apart(_followed, granted[wanted])
-            ready[i] = scored(ready[i])
+            ready[i] = _with_scores(ready[i])
     judge, teller = _Judge(wishes), _Teller(calls, ready, wishes, requests, name)
+    told = teller.told(calls.start(ready, name))
     try:
-        async with contextlib.aclosing(calls.start(ready, name)) as chunks:
+        async with contextlib.aclosing(told) as chunks:
             async for position, chunk in chunks:
-                yield position, await judge.seen(position, await teller.seen(position, chunk))
+                yield position, await judge.seen(position, chunk)
     except InvalidRequest as error:
         raise _named(error, granted) from error
 
@@ -136,7 +137,7 @@ def _followed(constraint: Constraint) -> Constraint:
     return constraint
 
 
-def scored(request: Request) -> Request:
+def _with_scores(request: Request) -> Request:
     """With the log-probabilities that fields need; those a client wants have them all."""
     if request.output_logprobs is not None:
         return request
@@ -163,8 +164,30 @@ class _Teller:
         self._asked = asked
         self._name = name
         self._outputs: dict[tuple[int, int], Output] = {}
+        self._scoring: dict[asyncio.Task[Chunk], int] = {}
 
-    async def seen(self, position: int, chunk: Chunk) -> Chunk:
+    async def told(self, chunks: Numbered) -> Numbered:
+        """`chunks`; the last of an output comes when its fields are known, and what is scored for
+        several outputs is scored together."""
+        try:
+            async with contextlib.aclosing(chunks):
+                async for position, chunk in chunks:
+                    fresh = self._heard(position, chunk)
+                    if fresh is not None:
+                        yield position, fresh
+                    for task in [task for task in self._scoring if task.done()]:
+                        yield self._scoring.pop(task), task.result()
+            while self._scoring:
+                done, _ = await asyncio.wait(self._scoring, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    yield self._scoring.pop(task), task.result()
+        finally:
+            for task in self._scoring:
+                task.cancel()
+            await asyncio.gather(*self._scoring, return_exceptions=True)
+
+    def _heard(self, position: int, chunk: Chunk) -> Chunk | None:
+        """`chunk`; None where its fields are to be found first."""
         wanted = self._wishes[position]
         if wanted is None or not wanted.tells_fields:
             return chunk
@@ -175,7 +198,13 @@ class _Teller:
         finish = chunk.finish
         if finish is None or finish.reason not in (FinishReason.STOP, FinishReason.LENGTH):
             return chunk
+        self._scoring[asyncio.create_task(self._scored(position, chunk, output))] = position
+        return None
+
+    async def _scored(self, position: int, chunk: Chunk, output: Output) -> Chunk:
         said = confidence.Said(tuple(output.ids), tuple(output.chosen))
-        request = replace(self._ready[position], rid=f"{self._ready[position].rid}~{chunk.index}")
+        request = self._ready[position]
+        request = replace(request, rid=f"{request.rid}~{chunk.index}")
         found = await confidence.fields_of(self._calls, request, said, self._name)
-        return replace(chunk, finish=replace(finish, fields=found))
+        assert chunk.finish is not None
+        return replace(chunk, finish=replace(chunk.finish, fields=found))
