@@ -171,7 +171,7 @@ class Gateway:
         if flight is not None:
             self._ask_to_end(flight, "request")
 
-    def end_program(self, program: str, namespace: str = "") -> None:
+    def end_program(self, program: str, namespace: str) -> None:
         """The program makes no more calls; what the engine keeps for it may go. Need not be told:
         it is forgotten in time."""
         if self.dead is None:

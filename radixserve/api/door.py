@@ -92,6 +92,12 @@ class OperatedDoor:
         if rid in self._owners and (who.is_admin or self._owners[rid] is who.tenant):
             self.gateway.abort(rid)
 
+    def end_program(self, program: str, namespace: str) -> None:
+        """Gateway.end_program, for the caller's own."""
+        if self.alive:
+            tenant = caller.get().tenant
+            self.gateway.end_program(program, of_key(tenant.namespace if tenant else "", namespace))
+
     async def flush(self) -> int:
         return await self.gateway.flush()
 

@@ -15,7 +15,7 @@ from radixserve.native.apart import apart
 from radixserve.native.calls import Calls, Door, Numbered
 from radixserve.native.choose import Choosing, choosing, scored
 from radixserve.native.reply import Answer
-from radixserve.native.request import Call, prepare
+from radixserve.native.request import Call, namespace, prepare
 
 
 class NativeService:
@@ -69,6 +69,10 @@ class NativeService:
 
     def abort_all(self) -> None:
         self.calls.abort_all()
+
+    def end_program(self, program: str, *, cache_salt: str = "", extra_key: str = "") -> None:
+        """The program makes no more calls; cache_salt, extra_key: of those that it made."""
+        self.gateway.end_program(program, namespace(cache_salt, extra_key))
 
     def _started(self, call: Call) -> Numbered:
         return bound.start(self.calls, call.requests, call.name, call.wishes)

@@ -77,10 +77,13 @@ class ProgramService:
             caller=functools.partial(TellingCaller, told=told),
         )
 
-    @staticmethod
-    async def _execute(run: Run, job: Job) -> None:
+    async def _execute(self, run: Run, job: Job) -> None:
         replay = Replay(job.graph, job.arguments, run, max_text=job.max_text)
-        await run.aexecute(functools.partial(replay.go, run.root), in_own_thread=False)
+        try:
+            await run.aexecute(functools.partial(replay.go, run.root), in_own_thread=False)
+        finally:
+            salt, key = job.beside["cache_salt"], job.beside["extra_key"]
+            self._service.end_program(run.id, cache_salt=salt, extra_key=key)
 
 
 class _LoopBackend:

@@ -74,6 +74,7 @@ class ScriptedGateway:
         )
         self.requests: list[Request] = []
         self.closed_early: list[str] = []
+        self.ended_programs: list[tuple[str, str]] = []  # id, namespace
         self.running = 0
         self.refusal: RequestError | None = None
         self.failure: Exception | None = None  # raised after the second token
@@ -137,6 +138,9 @@ class ScriptedGateway:
 
     def abort(self, rid: str) -> None:
         self._asked_to_end.add(rid)
+
+    def end_program(self, program: str, namespace: str) -> None:
+        self.ended_programs.append((program, namespace))
 
     async def flush(self) -> int:
         self.flushed += 1
