@@ -256,8 +256,13 @@ def test_no_body_is_a_500(renderer, given):
 
 
 def test_items_have_what_the_official_client_knows():
-    """Each kind of item that is read, in its whole form."""
-    read = items.read_items([*_KINDS[:4], {"role": "assistant", "content": "x"}], lambda _: None)
+    """Each kind of item that is read, in its whole form, with a name of its own."""
+    given = [*_KINDS[:4], {"role": "assistant", "content": "x"}]
+    read = items.read_items(given, lambda _: None)
+    names = [
+        item["id"] for each in (read, items.read_items(given, lambda _: None)) for item in each
+    ]
+    assert len(set(names)) == len(names) - 1, "but the one that was given"
     for item in read:
         jsonschema.validate(item, {"required": ["id", "type", "status"]})
     assert [item["type"] for item in read] == [
