@@ -23,6 +23,11 @@ class Turn:
     asks: list[tuple[Ids, int]]
     pause: float = 0.0
 
+    def names(self, number: int) -> list[str]:
+        """Of its calls, when it is the program's turn `number`."""
+        size = len(self.asks)
+        return [f"{number}"] if size == 1 else [f"{number}.{i}.0" for i in range(size)]
+
 
 Agent = Generator[Turn, list[Ids], None]
 

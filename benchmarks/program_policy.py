@@ -1,13 +1,15 @@
 """Completion times of programs under the three policies of the queue, on a simulated clock.
 
     python -m benchmarks.program_policy [--quick] [--programs N] [--rounds N] [--json FILE]
+    python -m benchmarks.program_policy --model smollm2 --programs 60 --rounds 1
 
 Scheduler and cache are the real ones. The executor is made up: a step takes the seconds that
 SmolLM2-135M takes on two cores (COST), and outputs are random ids. So a run is exact, the same for
 the same seed, and takes a hundredth of the time. Programs (see agents.py) come at random while the
 engine is loaded: agents that wait for tools between their calls, trees of thought, single calls of
-no program. Two scenes: slots are short (8 rows, a pool that holds everything), and pages are short
-(16 rows, a pool of a fraction of what is under way).
+no program. With --model the same programs are served by servers of that model, on the real clock
+(some minutes a side and round). Two scenes: slots are short (8 rows, a pool that holds everything),
+and pages are short (16 rows, a pool of a fraction of what is under way).
 
 Shown are the mean and the 99th percentile of the time from a program's first call to the end of its
 last, without the tools' time; the longest that any call waited for its last token; and the prompt
@@ -29,6 +31,7 @@ from functools import partial
 
 import numpy as np
 
+from benchmarks.agent_clients import run_served
 from benchmarks.agents import VOCAB, Agent, Arrival, Ids, Turn, arrivals
 from radixserve.cache.prefix import PrefixCache
 from radixserve.config.schema import CacheConfig, ScheduleConfig
@@ -150,8 +153,8 @@ class Simulation:
     def _submit(self, program: Program, turn: Turn) -> None:
         name, parent, size = program.arrival.name, program.call, len(turn.asks)
         program.outputs, program.left = {}, size
-        for i, (prompt, tokens) in enumerate(turn.asks):
-            program.call = f"{program.turns}" if size == 1 else f"{program.turns}.{i}.0"
+        for call, (prompt, tokens) in zip(turn.names(program.turns), turn.asks):
+            program.call = call
             rid = f"{name}-{program.call}"
             program.outputs[rid] = []
             self._calls[rid] = program, self.now
@@ -189,19 +192,31 @@ class Simulation:
             self._ask(program, turn)
 
 
+def run_side(scene: Scene, side: str, came: Sequence[Arrival], model: str | None) -> Times:
+    if model is None:
+        return Simulation(scene, side, came).run()
+    policy, _, rest = side.partition(",")
+    flags = ["--policy", policy, "--max-running", str(scene.rows)]
+    flags += ["--program-share", "0"] if rest else []
+    served = run_served(model, scene.pool, flags, came)
+    return Times(served.seconds, served.wait, served.computed)
+
+
 def seconds_of(plan: StepPlan) -> float:
     decoding = int(np.count_nonzero(plan.lengths == 1))
     step, row, token = COST
     return step + row * decoding + token * (plan.tokens - decoding)
 
 
-def measure(scene: Scene, programs: int, rounds: int, seed: int) -> dict[str, list[Times]]:
+def measure(
+    scene: Scene, programs: int, rounds: int, seed: int, model: str | None
+) -> dict[str, list[Times]]:
     """Each side's times, round by round; in one round all sides get the same programs."""
     found: dict[str, list[Times]] = {side: [] for side in SIDES}
     for number in range(rounds):
         for side in SIDES:
             came = arrivals(programs, scene.rate, seed + number)
-            found[side].append(Simulation(scene, side, came).run())
+            found[side].append(run_side(scene, side, came, model))
     return found
 
 
@@ -237,6 +252,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--programs", type=int, metavar="N", help="200, or 30 with --quick")
     parser.add_argument("--rounds", type=int, metavar="N", help="5, or 1 with --quick")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--model", help="serve this model instead of simulating one")
+    names = [scene.name.split()[0] for scene in SCENES]
+    parser.add_argument("--scene", choices=names, help="only this one")
     parser.add_argument("--quick", action="store_true", help="few programs")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write name: value")
     options = parser.parse_args(arguments)
@@ -244,10 +262,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rounds = options.rounds or (1 if options.quick else 5)
     out: dict[str, float] = {"programs": programs, "rounds": rounds, "seed": options.seed}
     for scene in SCENES:
+        if options.scene not in (None, scene.name.split()[0]):
+            continue
         print(f"\n{scene.name}: {scene.rate:g} programs/s, {scene.rows} rows, {scene.pool} tokens")
         head = ("mean s", "p99 s", "longest", "computed", "mean", "p99")
         print(f"{'':<24}" + "".join(f"{name:>9}" for name in head))
-        table = figures_of(measure(scene, programs, rounds, options.seed))
+        found = measure(scene, programs, rounds, options.seed, options.model)
+        table = figures_of(found)
         show(table)
         where = scene.name.split()[0]
         for side, row in table.items():
