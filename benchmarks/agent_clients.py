@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import httpx
 
 from benchmarks.agents import Arrival, Ids, Turn
-from benchmarks.programs import served
+from benchmarks.serving.launch import served
 
 
 class Clients:

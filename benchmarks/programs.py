@@ -20,12 +20,9 @@ import contextlib
 import json
 import os
 import pathlib
-import socket
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +31,7 @@ import openai
 
 import radixserve as rs
 from benchmarks.program_suite import WORKLOADS, Client, Item, Message, Workload
+from benchmarks.serving.launch import served
 from benchmarks.serving.prose import Prose
 
 AT_ONCE = 16
@@ -206,32 +204,6 @@ def show(table: Table) -> dict[str, dict[str, float]]:
             flush=True,
         )
     return figures
-
-
-@contextlib.contextmanager
-def served(model: str, kv_tokens: int, *flags: str) -> Iterator[str]:
-    """A server of `model`, while the block lasts; its URL."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    command = [sys.executable, "-m", "radixserve.cli", "serve", "--model", model, "--port"]
-    command += [str(port), "--kv-tokens", str(kv_tokens), "--no-access-log", *flags]
-    process = subprocess.Popen([*command, "--served-name", "m"])
-    try:
-        _wait_until_ready(f"http://127.0.0.1:{port}", process)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-def _wait_until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
-    while process.poll() is None:
-        with contextlib.suppress(httpx.HTTPError):
-            if httpx.get(f"{url}/ready").status_code == 200:
-                return
-        time.sleep(0.2)
-    raise RuntimeError(f"the server ended with {process.returncode} before it was ready")
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
