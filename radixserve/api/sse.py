@@ -24,10 +24,16 @@ Event = dict[str, Any]
 
 DONE = b"data: [DONE]\n\n"
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+# Characters that JSON leaves as they are, and at which some clients cut lines.
+_BREAKS = {char.encode(): f"\\u{ord(char):04x}".encode() for char in "\x85\u2028\u2029"}
 
 
 def frame(event: Event) -> bytes:
-    return b"data: " + msgspec.json.encode(event) + b"\n\n"
+    """One line, whatever a client takes for the end of one."""
+    data = msgspec.json.encode(event)
+    for char, escaped in _BREAKS.items():
+        data = data.replace(char, escaped)
+    return b"data: " + data + b"\n\n"
 
 
 def named_frame(event: Event) -> bytes:

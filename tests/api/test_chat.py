@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -72,6 +73,16 @@ def test_s05_a_stream_adds_up_to_the_whole(gateway, n, stop, logprobs):
 def test_without_include_usage_no_chunk_speaks_of_it(gateway):
     assert all("usage" not in event for event in streamed(gateway, CHAT, hello()))
     assert all(event["choices"] for event in streamed(gateway, CHAT, hello()))
+
+
+def test_a_streamed_line_is_one_to_any_client(renderer):
+    """Many clients cut lines where Python's str.splitlines does, which is inside of JSON texts."""
+    said = "a\x85b\u2028c\u2029d"
+    response = ask(ScriptedGateway(renderer, (said,)), CHAT, hello(stream=True))
+    lines = [line for line in response.text.splitlines() if line]
+    assert lines.pop() == "data: [DONE]"
+    told = [json.loads(line.removeprefix("data: "))["choices"][0]["delta"] for line in lines]
+    assert "".join(delta.get("content") or "" for delta in told) == said
 
 
 def test_s06_one_token_and_stop_on_the_first_token(renderer):
