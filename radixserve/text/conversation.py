@@ -86,13 +86,16 @@ def _tool_call(call: object, param: str) -> object:
         return call
     arguments = function.get("arguments")
     if isinstance(arguments, str):
+        place = f"{param}.function.arguments"
         try:
             arguments = json.loads(arguments or "{}")
         except ValueError:
             return call
         except RecursionError:
-            raise _too_deep(f"{param}.function.arguments") from None
-        _check_depth(arguments, f"{param}.function.arguments")
+            raise _too_deep(place) from None
+        _check_depth(arguments, place)
+        for text in strings_in(arguments):
+            check_text(text, place)
     return {**call, "function": {**function, "arguments": arguments}}
 
 

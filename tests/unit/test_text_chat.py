@@ -108,6 +108,16 @@ def test_developer_is_system():
         (["a"], "object with role", "messages[0]"),
         ([user("\ud83d")], "lone surrogate", "messages[0]"),
         ([user([{"type": "text", "text": "\ude00"}])], "lone surrogate", "messages[0]"),
+        (
+            [
+                {
+                    "role": "assistant",
+                    "tool_calls": [{"function": {"arguments": '{"a": "\\ud800"}'}}],
+                }
+            ],
+            "lone surrogate",
+            "messages[0].tool_calls[0].function.arguments",
+        ),
         ([], "empty", "messages"),
         ("a", "must be a list", "messages"),
     ],
