@@ -103,14 +103,20 @@ class Syntax:
             "type": "triggered_tags",
             "triggers": [self.trigger],
             "tags": [calls],
+            "excludes": self._strays,
             "stop_after_first": True,
         }, "/tags/0"
 
     def text(self) -> Format:
         """The format of text in which no call stands."""
         if self.trigger:
-            return {"type": "any_text", "excludes": [self.trigger]}
+            return {"type": "any_text", "excludes": [self.trigger, *self._strays]}
         return {"type": "regex", "pattern": _NO_CALL if self.is_python else _NO_OBJECT}
+
+    @property
+    def _strays(self) -> list[str]:
+        """Marks that are no words beside a call either."""
+        return [self.end] if self.end in MARKS else []
 
 
 # Neither "{" nor the "<|" of a control token comes first.

@@ -181,7 +181,7 @@ def test_tools_are_bound_as_those_of_chat(renderer):
     assert made["stop_after_first"] is False
     assert "get_weather" in prompt_of(gateway), "the prompt shows all"
     answered(gateway, with_tools(tool_choice="none"))
-    assert format_of(gateway) == {"type": "any_text", "excludes": ["<tool_call>"]}
+    assert format_of(gateway) == {"type": "any_text", "excludes": ["<tool_call>", "</tool_call>"]}
     answered(gateway, with_tools(parallel_tool_calls=False))
     assert format_of(gateway)["tags"][0]["content"]["stop_after_first"] is True
 

@@ -152,7 +152,7 @@ def test_calls_that_must_come(renderer, choice, names, many):
 def test_none_is_text_without_calls(renderer):
     gateway = gateway_of(renderer, "x")
     answered(gateway, CHAT, body(tool_choice="none"))
-    assert format_of(gateway) == {"type": "any_text", "excludes": ["<tool_call>"]}
+    assert format_of(gateway) == {"type": "any_text", "excludes": ["<tool_call>", "</tool_call>"]}
     assert "get_weather" in prompt_of(gateway), "the prompt is that of the other turns"
 
 

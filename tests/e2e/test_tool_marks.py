@@ -84,6 +84,15 @@ def test_a_model_that_draws_the_token_begins_a_call(server: Server) -> None:
     assert choice["message"]["tool_calls"][0]["function"]["name"] == "f"
 
 
+@pytest.mark.parametrize("choice", ["none", "auto"])
+def test_the_end_of_no_call_is_no_text(server: Server, choice: str) -> None:
+    biased = {str(marks(server)[END]): 100, str(marks(server)[BEGIN]): -100}
+    body = {**ASKED, "max_tokens": 9, "temperature": 1, "seed": 1, "logit_bias": biased}
+    [told] = post(server, "/v1/chat/completions", **body, tool_choice=choice).json()["choices"]
+    assert told["message"]["content"]
+    assert END not in told["message"]["content"]
+
+
 def test_elsewhere_control_tokens_are_never_text(server: Server) -> None:
     biased = {str(marks(server)[END]): 100}
     params = {"regex": "[a-z<>/_]{8,20}", "max_new_tokens": 30, "logit_bias": biased}
