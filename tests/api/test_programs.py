@@ -190,7 +190,7 @@ ALL_PLACES = [path for path in places(BODY["program"]) if path]
 
 
 @given(path=st.sampled_from(ALL_PLACES), new=JSON)
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_broken_graph_is_answered(gateway, path, new):
     """Whatever stands at any place: the program runs, or a 400 says where it cannot."""
     program = copy.deepcopy(BODY["program"])

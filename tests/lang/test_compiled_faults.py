@@ -69,6 +69,20 @@ def test_siblings_finish_and_nothing_is_left():
     ]
 
 
+def test_a_join_of_what_failed_ends_the_branch():
+    @sgl.function
+    def program(s):
+        g = s.fork(2)
+        g += ["500" + sgl.gen(), "fine" + sgl.gen()]  # no variable is gathered
+        g.join()
+        s += "never" + sgl.gen("x")
+
+    mock = faults.Faulty()
+    with pytest.raises(sgl.BackendError, match="fault 500"):
+        program.compile().run(backend=mock)
+    assert [call["program"]["call"] for call in mock.calls] == ["0.1.0"]
+
+
 def test_an_item_that_fails_leaves_the_others_alone():
     results = forked.compile().run_batch(
         [("fine",), ("500",), ("drop",), ("fine",)],
