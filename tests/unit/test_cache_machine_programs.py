@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
@@ -43,4 +44,4 @@ class WorldOfPrograms(machine.World):
 
 
 TestPrograms = WorldOfPrograms.TestCase
-TestPrograms.settings = machine._SETTINGS
+TestPrograms.settings = settings(machine._SETTINGS, max_examples=settings.default.max_examples)

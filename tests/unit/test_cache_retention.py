@@ -153,7 +153,9 @@ def test_flush_drops_it_and_a_longer_page_hides_no_end() -> None:
 
 
 def test_the_number_of_ends_is_bounded() -> None:
-    cache, _ = keeping(2 * MOST, page_size=1, share=1.0)
+    cache = PrefixCache(2 * MOST, 1)
+    cache.begin_step()
+    cache.keep_for_programs(1.0, 10.0, Clock())
     for number in range(MOST + 50):
         leave(cache, 1, number, owner=("", f"p{number}"))
     assert len(cache.retention) == MOST
