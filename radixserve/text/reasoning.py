@@ -12,7 +12,7 @@ from typing import Literal
 
 from radixserve.errors import ConfigError
 from radixserve.text.tool_calls_stream import Argued, Begun, Said, ToolCallParser
-from radixserve.wire.reasoning import BLANKS, Reasoning, Start, overlap
+from radixserve.wire.reasoning import BLANKS, Follower, Reasoning, Start, overlap
 
 Place = Literal["open", "closed", "either"]
 
@@ -204,6 +204,38 @@ class ReasoningParser:
             self._held = ""
 
 
+class WholeParser:
+    """The same text with nothing left out: reasoning and its tags are thoughts."""
+
+    def __init__(self, reasoning: Reasoning) -> None:
+        self._follower = Follower(reasoning.begin, reasoning.end, reasoning.start)
+        self._held = ""
+
+    def feed(self, text: str) -> list[Thought | Said]:
+        follower = self._follower
+        self._held += text
+        follower.feed(text.encode())
+        match follower.phase:
+            case "before":
+                return []
+            case "inside":
+                return self._told(0)
+        assert follower.answer_at is not None
+        return self._told(follower.size - follower.answer_at)
+
+    def finish(self) -> list[Thought | Said]:
+        """What was held back, once no more text comes."""
+        return self._told(len(self._held.encode()))
+
+    def _told(self, said: int) -> list[Thought | Said]:
+        """What is held, of which the last `said` bytes are no thoughts."""
+        held, self._held = self._held.encode(), ""
+        border = max(0, len(held) - said)
+        thought, rest = held[:border].decode(), held[border:].decode()
+        found: list[Thought | Said] = [Thought(thought)] if thought else []
+        return [*found, Said(rest)] if rest else found
+
+
 def parser_of(reasoning: Reasoning, *, is_bound: bool) -> ReasoningParser:
     """For one output. is_bound: the answer has a constraint, so just the gap stands before it."""
     tags = Tags(reasoning.begin.decode(), reasoning.end.decode(), reasoning.gap.decode())
@@ -212,11 +244,15 @@ def parser_of(reasoning: Reasoning, *, is_bound: bool) -> ReasoningParser:
 
 class HeardParser:
     """Reasoning, then calls: what is said behind the reasoning goes through `calls`, and a call
-    in the reasoning is none. Either may be None, which leaves its events out."""
+    in the reasoning is none. Either may be None, which leaves its events out. Of a WholeParser
+    the thoughts are said."""
 
-    def __init__(self, reasoning: ReasoningParser | None, calls: ToolCallParser | None) -> None:
+    def __init__(
+        self, reasoning: ReasoningParser | WholeParser | None, calls: ToolCallParser | None
+    ) -> None:
         self._reasoning = reasoning
         self._calls = calls
+        self._says_all = isinstance(reasoning, WholeParser)
 
     def feed(self, text: str) -> list[Event]:
         if self._reasoning is None:
@@ -234,5 +270,5 @@ class HeardParser:
             if isinstance(piece, Said) and self._calls is not None:
                 found += self._calls.feed(piece.text)
             else:
-                found.append(piece)
+                found.append(Said(piece.text) if self._says_all else piece)
         return found

@@ -131,7 +131,11 @@ def test_tags_that_are_control_tokens(tmp_path):
 
 def test_calls_behind_the_reasoning(opening):
     gateway = gateway_of(opening, f"I could {CALL}\n</think>\n\nSo {CALL}")
-    message = answered(gateway, CHAT, hello(tools=TOOLS, max_tokens=400))["choices"][0]["message"]
+    body = hello(tools=TOOLS, max_tokens=400)
+    whole = answered(gateway, CHAT, body | {"separate_reasoning": False})["choices"][0]["message"]
+    assert whole["content"] == f"I could {CALL}\n</think>\n\nSo "
+    assert calls_of(whole) == [PARIS]
+    message = answered(gateway, CHAT, body)["choices"][0]["message"]
     assert message["reasoning_content"] == f"I could {CALL}"
     assert calls_of(message) == [PARIS]
     assert message["content"] == "So "

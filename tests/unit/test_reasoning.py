@@ -14,13 +14,14 @@ from radixserve.text.reasoning import (
     HeardParser,
     ReasoningParser,
     Thought,
+    WholeParser,
     continued,
     place_of,
     thinking_of,
 )
 from radixserve.text.tool_calls import SYNTAXES
 from radixserve.text.tool_calls_stream import Argued, Begun, Said
-from radixserve.wire.reasoning import Follower
+from radixserve.wire.reasoning import Follower, Reasoning
 
 
 def joined(events):
@@ -150,6 +151,27 @@ def test_calls_come_behind_the_reasoning():
         if len(pieces) != 3 or len(pieces[1]) < 4:
             found = read(pieces, tools=("f",))
             assert found == (f"I could {CALL}", "So: ", [("f", '{"a": 1}')])
+
+
+@pytest.mark.parametrize(
+    ("start", "text", "said", "calls"),
+    [
+        ("either", f"<think>I could {CALL}\n</think>\n\nSo: {CALL}",
+         f"<think>I could {CALL}\n</think>\n\nSo: ", [("f", '{"a": 1}')]),
+        ("open", f"é{CALL}", f"é{CALL}", []),
+        ("open", f"<think>{CALL}", f"<think>{CALL}", []),
+        ("either", f"é{CALL}", "é", [("f", '{"a": 1}')]),
+        ("either", f"\n<thin{CALL}", "\n<thin", [("f", '{"a": 1}')]),
+        ("either", "\n<thin", "\n<thin", []),
+    ],
+)  # fmt: skip
+def test_nor_is_one_in_reasoning_that_stays_in_the_text(start, text, said, calls):
+    tags = Reasoning(begin=b"<think>", end=b"</think>", begin_ids=(), end_ids=(), start=start)
+    for pieces in cuts(text):
+        if len(pieces) != 3 or len(pieces[1]) < 4:
+            parser = HeardParser(WholeParser(tags), SYNTAXES["hermes"].parser(("f",)))
+            heard = [event for piece in pieces for event in parser.feed(piece)] + parser.finish()
+            assert joined(heard) == ("", said, calls), pieces
 
 
 def test_a_call_in_reasoning_that_never_ends_is_none():

@@ -22,7 +22,7 @@ from radixserve.native.calls import Calls, Door, Numbered, new_rid, room_of
 from radixserve.native.constraint import Wish
 from radixserve.native.fields import Name, Seconds
 from radixserve.native.request import check_rid, namespace, program_ref
-from radixserve.text.reasoning import HeardParser, parser_of
+from radixserve.text.reasoning import HeardParser, ReasoningParser, WholeParser, parser_of
 from radixserve.text.tokenizer import Tokenizer
 from radixserve.text.tool_calls import Syntax
 from radixserve.wire.params import SamplingParams
@@ -80,12 +80,16 @@ class Asked:
         calls = None
         if self.names:
             calls = self.syntax.parser(self.names, is_marked=self.is_marked)
-        reasoning = self.request.reasoning if self.separates else None
-        thoughts = None if reasoning is None else parser_of(reasoning, is_bound=bool(self.wish))
+        reasoning = self.request.reasoning
+        thoughts: ReasoningParser | WholeParser | None = None
+        if reasoning is not None and self.separates:
+            thoughts = parser_of(reasoning, is_bound=bool(self.wish))
+        elif reasoning is not None:
+            thoughts = WholeParser(reasoning)
         return Hearing(
             HeardParser(thoughts, calls),
             has_tools=bool(self.names),
-            has_thoughts=thoughts is not None,
+            has_thoughts=isinstance(thoughts, ReasoningParser),
         )
 
     def start(self, calls: Calls) -> Numbered:
