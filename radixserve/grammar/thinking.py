@@ -231,8 +231,10 @@ class Thinker:
         return self._reasoning.gap_ids[after.size - after.answer_at]
 
     def _end(self, ids: tuple[int, ...], room: int) -> Taken:
-        """The budget is used up."""
-        return self._ended(ids, self._closing[: max(0, room)], room)
+        """The budget is used up. A part of the end tag would be taken for reasoning."""
+        if self._answer is None and len(self._closing) > room:
+            return Taken(ids, close=Close.SHORT, thoughts=len(ids))
+        return self._ended(ids, self._closing, room)
 
     def _ended(
         self, ids: tuple[int, ...], more: Sequence[int], room: int, forced: int = 0
