@@ -236,9 +236,9 @@ async def extraction_client(ask: Ask, instruction: str, document: str) -> list[s
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """items(prose, quick) gives the arguments of each run. names: of a run's variables that the
-    client returns too, in its order. goal: how many times as fast as the client compiled runs are
-    to be."""
+    """items(prose, quick) gives the arguments of each run. names: of the run's variables that are
+    compared with the client's texts: all of them in its order, or the first, or first and last.
+    goal: how many times as fast as the client compiled runs are to be."""
 
     name: str
     program: Any
@@ -285,8 +285,11 @@ def extraction_items(prose: Prose, quick: bool) -> list[Item]:
     return [{"instruction": instruction, "document": prose.text(70)} for _ in range(count)]
 
 
+STEP_NAMES = tuple(f"{kind}{number}" for number in range(STEPS) for kind in ("thought", "tool"))
+ANSWER_NAMES = tuple(f"answer{number}" for number in range(TURNS))
+
 WORKLOADS = (
-    Workload("react", react, react_client, react_items, ("thought0", "tool4"), 1.1),
+    Workload("react", react, react_client, react_items, STEP_NAMES, 1.1),
     Workload(
         "tree", tree, tree_client, lambda p, q: questions(p, 1 if q else 2), ("thought",), 1.1
     ),
@@ -299,7 +302,7 @@ WORKLOADS = (
         1.1,
     ),
     Workload("judge", judge, judge_client, judge_items, ("first", "grade"), 1.1),
-    Workload("chat", chat, chat_client, chat_items, ("answer0", "answer3"), 1.1),
+    Workload("chat", chat, chat_client, chat_items, ANSWER_NAMES, 1.1),
     Workload("retrieval", retrieval, retrieval_client, retrieval_items, ("answer",), 0.97),
     Workload("extraction", extraction, extraction_client, extraction_items, ("record",), 0.97),
 )

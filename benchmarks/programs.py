@@ -86,15 +86,16 @@ class Server:
         return [[state[name] for name in workload.names] for state in states]
 
     def by_client(self, workload: Workload, items: list[Item]) -> Told:
-        return self._loop.run_until_complete(self._gathered(workload.client, items))
+        told = self._loop.run_until_complete(self._gathered(workload.client, items))
+        size = len(workload.names)
+        return [texts if len(texts) == size else [texts[0], texts[-1]][:size] for texts in told]
 
     async def _gathered(self, client: Client, items: list[Item]) -> Told:
         places = asyncio.Semaphore(AT_ONCE)
 
         async def one(item: Item) -> list[str]:
             async with places:
-                texts = await client(self._ask, **item)
-                return texts[:1] if len(texts) == 1 else [texts[0], texts[-1]]
+                return await client(self._ask, **item)
 
         return await asyncio.gather(*map(one, items))
 
