@@ -6,7 +6,9 @@ HTTP.
 
 from __future__ import annotations
 
+import marshal
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -22,9 +24,12 @@ from radixserve.native.fields import Name, Seconds, read
 from radixserve.text.tokenizer import check_text
 
 MAX_RETRIES = 10
+MAX_KEPT = 64  # graphs that are kept as they were read
+MAX_KEPT_BYTES = 2**16  # of one
+_NO_REFERENCES = 2  # a version of marshal in which equal values have equal bytes
 CODE = "invalid_program"
 
-_DEFAULTS = tuple(name for name in RunDefaults.__annotations__ if name != "stop_regex")
+_DEFAULTS = tuple(RunDefaults.__annotations__)
 
 
 class ProgramBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -87,7 +92,7 @@ def read_job(raw: object, limits: ProgramLimits) -> Job:
     if body.seed is not None and body.seed < 0:
         raise InvalidRequest("seed must be 0 or more", param="seed")
     try:
-        graph = read_graph(body.program, "/program", limits.graph)
+        graph = _graph(body.program, limits.graph)
         obj(body.arguments, "/arguments", graph.parameters, ())
         obj(body.sampling, "/sampling", (), _DEFAULTS)
         defaults = sampling(body.sampling, "/sampling").over(run_defaults({}))
@@ -108,6 +113,22 @@ def read_job(raw: object, limits: ProgramLimits) -> Job:
         },
         max_text=limits.text,
     )
+
+
+def _graph(program: dict[str, Any], limits: GraphLimits) -> Graph:
+    """Reading one takes milliseconds, and a program comes many times."""
+    try:
+        exact = marshal.dumps(program, _NO_REFERENCES)
+    except ValueError:  # too deep, or not of JSON
+        exact = b""
+    if not 0 < len(exact) <= MAX_KEPT_BYTES:
+        return read_graph(program, "/program", limits)
+    return _kept_graph(exact, limits)
+
+
+@lru_cache(maxsize=MAX_KEPT)
+def _kept_graph(exact: bytes, limits: GraphLimits) -> Graph:
+    return read_graph(marshal.loads(exact), "/program", limits)
 
 
 def as_invalid(error: GraphError) -> InvalidRequest:

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 import radixserve.lang as sgl
 from radixserve.api.programs import PATH
-from radixserve.errors import QueueFull
+from radixserve.errors import InvalidRequest, QueueFull
+from radixserve.lang.compiled.reading import GraphLimits
+from radixserve.programs.request import ProgramLimits, read_job
 from tests.api.scripted import ScriptedGateway
 from tests.api.talk import answered, ask, error_of, events_of, streamed
 from tests.api.test_clients_leave import LeavingClient
@@ -329,3 +331,15 @@ def test_appending_to_a_long_text_again_and_again_ends(gateway):
     program = {"radixserve_program": 1, "steps": [*steps, {"do": "gen"}]}
     error = error_of(ask(gateway, PATH, {"program": program}), 400)
     assert "appends too often" in error["message"]
+
+
+def test_a_program_that_comes_again_is_read_once():
+    first, again = (read_job(copy.deepcopy(BODY), ProgramLimits()) for _ in range(2))
+    assert first.graph is again.graph
+    few = ProgramLimits(graph=GraphLimits(steps=1))
+    with pytest.raises(InvalidRequest, match="steps"):
+        read_job(copy.deepcopy(BODY), few)
+    other = copy.deepcopy(BODY)
+    other["program"]["steps"][0] |= {"kind": object()}
+    with pytest.raises(InvalidRequest):
+        read_job(other, ProgramLimits())
