@@ -87,10 +87,10 @@ class ScheduleConfig(msgspec.Struct, frozen=True, kw_only=True):
     token_budget: Annotated[int, Doc(description="tokens in one step, all rows together")] = 2048
     chunk: Annotated[int, Doc(description="prompt tokens of one request in one step")] = 512
     max_overtakes: Annotated[
-        int, Doc(description="how often later requests may pass a waiting one")
-    ] = 50
+        int, Doc(description="how often later requests may pass the one that has waited longest")
+    ] = 16
     program_overtakes: Annotated[
-        int, Doc(description="the same under --policy program, which passes more for its ends")
+        int, Doc(description="how often they may pass any one under --policy program")
     ] = 500
     max_programs: Annotated[
         int, Doc(description="programs without a call under way that --policy program remembers")

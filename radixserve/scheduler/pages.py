@@ -11,19 +11,49 @@ from collections.abc import Iterable
 import msgspec
 
 from radixserve.cache.prefix import PrefixCache
+from radixserve.ints import ceil_div
 from radixserve.log import logger
 from radixserve.scheduler.admission import reserved_pages
 from radixserve.scheduler.programs import owner_of
 from radixserve.scheduler.request import Request
 from radixserve.wire.cache import CacheReport
 
+RECENT = 32
+"""Steps: many end in one moment, and what they leave does not last either."""
+
+MOST_HELD = 4  # steps in a row
+
 
 class RequestPages:
-    """reserve: share of their remaining output that running requests keep reserved."""
+    """reserve: share of their remaining output that running requests keep reserved. may_pass: a
+    later request may go before an earlier one."""
 
-    def __init__(self, cache: PrefixCache, reserve: float) -> None:
+    def __init__(self, cache: PrefixCache, reserve: float, *, may_pass: bool = True) -> None:
         self._cache = cache
         self._reserve = reserve
+        self._may_pass = may_pass
+        self._step = 0
+        # The last step in which a request ended, was held back, or requests had most of the pool.
+        self._ended = self._held = self._filled = -RECENT
+        self._times_held = 0  # in a row
+
+    def begin_step(self) -> int:
+        """A new step is being planned; returns its number."""
+        cache = self._cache
+        self._step = step = cache.begin_step()
+        if 2 * cache.available_pages < cache.total_pages:
+            self._filled = step
+        return step
+
+    @property
+    def is_short(self) -> bool:
+        """Whether requests have had more than half of the pool just now. What else is cached does
+        not last then, so it matters for whom it is evicted."""
+        return self._step - self._filled < RECENT
+
+    def is_short_for(self, tokens: int) -> bool:
+        """The same, or that many more have no room beside those that run."""
+        return self.is_short or tokens > self._cache.available_pages * self._cache.page_size
 
     def matched(self, request: Request) -> int:
         """Tokens that the cache has of it now."""
@@ -37,8 +67,13 @@ class RequestPages:
         self.matched(request)  # while its prompt is in the processor's cache
 
     def take(self, request: Request, running: Iterable[Request]) -> bool:
-        """Pages for every known token, leaving what the running requests will still need."""
+        """Pages for every known token, leaving what the running requests will still need.
+
+        False: there are not enough, or another step is to pass first.
+        """
         others = list(running)
+        if others and self._holds_back(request):
+            return False
         reserve = 0
         if others:
             reserve = reserved_pages([*others, request], self._reserve, self._cache.page_size)
@@ -55,6 +90,26 @@ class RequestPages:
             matched = request.lease.matched
             report = msgspec.structs.replace(report, matched=matched, reason="no_room", other=None)
         request.cache_report = report
+        return True
+
+    def _holds_back(self, request: Request) -> bool:
+        """Whether it would evict what may be wanted in a moment.
+
+        Where pages are short, one that must have most of its prompt computed lets a step pass when
+        another has just ended: who waited for that answer will ask on, perhaps for what is cached.
+        While others go on to end it is MOST_HELD steps at most.
+        """
+        if self._step > self._ended + 1 or not self.is_short or not self._may_pass:
+            return False
+        found, size = self.matched(request), self._cache.page_size
+        if 2 * found >= request.known_len:
+            return False
+        if ceil_div(request.known_len, size) - found // size <= self._cache.free_pages:
+            return False
+        self._times_held = self._times_held + 1 if self._step == self._held + 1 else 1
+        if self._times_held > MOST_HELD:
+            return False
+        self._held = self._step
         return True
 
     def _report(self, request: Request) -> CacheReport | None:
@@ -81,6 +136,7 @@ class RequestPages:
             if request.message.warm and not self._cache.keep_warm(request.lease):
                 logger.warning("a prompt of %d tokens is too much to keep warm", request.prompt_len)
             if is_over:
+                self._ended = self._step
                 self._keep(request)
             self.drop(request)
 

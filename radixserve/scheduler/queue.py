@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from radixserve.cache.retention import Owner
 from radixserve.config.schema import ScheduleConfig
-from radixserve.scheduler.policy import note_overtakes, order
+from radixserve.scheduler.policy import note_overtakes, note_passed, order
 from radixserve.scheduler.programs import Programs, order_by_program
 from radixserve.scheduler.request import Request
 
@@ -27,6 +27,11 @@ class WaitingQueue:
     def __len__(self) -> int:
         return len(self._requests)
 
+    @property
+    def tokens(self) -> int:
+        """Of all of them."""
+        return sum(len(request.key) for request in self._requests) // 4
+
     def arrive(self, request: Request) -> None:
         """It has come."""
         self._requests.append(request)
@@ -38,18 +43,21 @@ class WaitingQueue:
         self._requests.append(request)
         self._requests.sort(key=lambda r: r.arrival)
 
-    def order(self) -> list[Request]:
-        """All of them, in the order to admit them."""
+    def order(self, *, is_short: bool = False) -> list[Request]:
+        """All of them, in the order to admit them. is_short: of pages."""
         config = self._config
         if self.programs is not None:
             return order_by_program(self._requests, config.program_overtakes, self._matched)
-        return order(self._requests, config.policy, config.max_overtakes, self._matched)
+        most = config.max_overtakes
+        return order(self._requests, config.policy, most, self._matched, is_short=is_short)
 
     def admit(self, request: Request) -> None:
         """It waits no longer, and has passed those that came before it and wait on."""
         self._requests.remove(request)
-        note_overtakes(self._requests, request)
-        if self.programs is not None:
+        if self.programs is None:
+            note_passed(self._requests, request)
+        else:
+            note_overtakes(self._requests, request)
             self.programs.admitted(request)
 
     def remove(self, request: Request) -> None:

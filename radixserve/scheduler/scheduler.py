@@ -66,7 +66,7 @@ class Scheduler:
             )
         self._config = config
         self.cache = self._cache = cache
-        self._pages = RequestPages(cache, config.reserve)
+        self._pages = RequestPages(cache, config.reserve, may_pass=config.policy != "fcfs")
         self._bounds = Bounds(
             config.max_waiting, context_len, cache.total_pages * cache.page_size, vocab_size
         )
@@ -130,7 +130,7 @@ class Scheduler:
         """The next step; None when no row can be made before a launched step is applied."""
         if not self._running and not self._waiting:
             return None
-        step = self._cache.begin_step()
+        step = self._pages.begin_step()
         builder = StepBuilder(
             step,
             self._config.token_budget,
@@ -291,7 +291,8 @@ class Scheduler:
             return
         if builder.retracted:  # or the victim would be back at once
             return
-        for request in self._waiting.order():
+        is_short = self._pages.is_short_for(self._waiting.tokens)
+        for request in self._waiting.order(is_short=is_short):
             if not self._free_slots or not self._may_prefill(builder):
                 return
             if not self._pages.take(request, self._running):
