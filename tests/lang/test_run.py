@@ -150,7 +150,7 @@ def test_a_cancelled_run_stops_waiting_and_calls_no_more():
     class Deaf(Gate):
         def generate(self, body):
             self.entered.release()
-            assert woken.wait(10)
+            assert woken.wait(60)
             return sgl.Mock.generate(self, body)
 
         def abort(self, rid):
