@@ -6,14 +6,27 @@ expressions are run. A parameter whose effect does not exist yet raises NotImple
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
 from radixserve.lang.choices import ChoicesMethod, token_length_normalized
 from radixserve.lang.constraints import constraint
-from radixserve.lang.ir import Chain, Expr, Gen, RoleBegin, RoleEnd, Select, is_text, items
+from radixserve.lang.ir import (
+    Chain,
+    Expr,
+    Gen,
+    Nested,
+    Op,
+    RoleBegin,
+    RoleEnd,
+    Select,
+    Thoughts,
+    is_text,
+    items,
+)
 from radixserve.lang.limits import bias, seconds
-from radixserve.lang.sampling import Sampling, refuse_later, stop_texts, token_ids
+from radixserve.lang.sampling import Sampling, stop_texts, token_ids
 from radixserve.lang.typed import Typed, typed
 
 _GREEDY_BELOW = 1e-6
@@ -60,8 +73,9 @@ def gen(  # noqa: PLR0913 - the compatible surface
 ) -> Expr:
     """Let the model write; the text becomes variable `name`. None means run()'s default.
 
-    The text ends before a stop text, at an end token or after max_tokens tokens. n > 1 samples n
-    texts for one prompt: the variable is their list and the state goes on from the first.
+    The text ends before a stop text, behind the token in which it first matches one of stop_regex,
+    at an end token or after max_tokens tokens. n > 1 samples n texts for one prompt: the variable
+    is their list and the state goes on from the first.
     choices makes it a select(), which no sampling parameter fits.
 
     regex, json_schema (text, a dict or a pydantic model), ebnf, choice (one of these texts),
@@ -82,7 +96,6 @@ def gen(  # noqa: PLR0913 - the compatible surface
     max_tokens cut the text short, or nothing bound it, it may be none: TypedOutputError.
     """
     _check_name(name)
-    refuse_later(stop_regex=stop_regex)
     kinds = {
         "dtype": dtype,
         "regex": regex,
@@ -102,6 +115,7 @@ def gen(  # noqa: PLR0913 - the compatible surface
         n=n,
         stop=stop_texts(stop),
         stop_token_ids=token_ids(stop_token_ids),
+        stop_regex=stop_texts(stop_regex),
         temperature=temperature,
         top_p=top_p,
         top_k=top_k,
@@ -218,8 +232,26 @@ def image(*_: Any, **__: Any) -> NoReturn:
     raise NotImplementedError("image is not implemented: models here read text only")
 
 
-def separate_reasoning(*_: Any, **__: Any) -> NoReturn:
-    raise NotImplementedError("use gen(name, separate_reasoning=True) in place of this")
+def separate_reasoning(expr: str | Expr, model_type: str | None = None) -> Chain:
+    """`expr` with its gens' reasoning apart: of gen("x") the answer is variable x, the reasoning
+    x_reasoning_content.
+
+    model_type: which parser SGLang takes. A backend here knows its model's tags (--reasoning-parser
+    of the server), so this changes nothing. Raises ValueError where `expr` has no gen with a name.
+    """
+    if model_type is not None and not isinstance(model_type, str):
+        raise TypeError(f"model_type is a str, not {model_type!r}")
+    parted: list[Op | Nested] = []
+    for item in items(expr):
+        if type(item) is Gen and item.name is not None:
+            sampling = dataclasses.replace(item.sampling, separate_reasoning=True)
+            parted.append(dataclasses.replace(item, sampling=sampling))
+            parted.append(Thoughts(f"{item.name}_reasoning_content", item.name))
+        else:
+            parted.append(item)
+    if not any(type(item) is Thoughts for item in parted):
+        raise ValueError(f"separate_reasoning() needs a gen with a name in it, not {expr!r}")
+    return Chain(tuple(parted))
 
 
 def Runtime(*_: Any, **__: Any) -> NoReturn:  # noqa: N802 - a class in the compatible surface

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 from radixserve.lang.calls import Call
-from radixserve.lang.errors import TypedOutputError
+from radixserve.lang.errors import ProgramError, TypedOutputError
 from radixserve.lang.history import MARKS, CallReport, History
 from radixserve.lang.ir import (
     Assign,
@@ -28,6 +28,7 @@ from radixserve.lang.ir import (
     ScopeEnd,
     Select,
     Text,
+    Thoughts,
 )
 from radixserve.lang.prompt import Part, Prompt
 from radixserve.lang.replies import Generated, read_generated, read_scored
@@ -178,7 +179,7 @@ class Interpreter:
             case _:
                 self._keep_book(op)
 
-    def _keep_book(self, op: ScopeBegin | ScopeEnd | Assign | Note) -> None:
+    def _keep_book(self, op: ScopeBegin | ScopeEnd | Assign | Thoughts | Note) -> None:
         """What touches no prompt."""
         match op:
             case ScopeBegin():
@@ -187,6 +188,8 @@ class Interpreter:
                 self._assign(name, self._text[self._scopes.pop() :], None)
             case Assign(name=name, value=value, meta=meta):
                 self._assign(name, value, meta)
+            case Thoughts(name=name, of=of):
+                self._assign(name, _thoughts(of, self.metas.get(of)), None)
             case Note(name=name, told=told):
                 value = self.text() if name is None else self.variables[name]
                 told.kept(value, None if name is None else self.metas.get(name))
@@ -334,3 +337,12 @@ def _value(op: Gen, output: Generated) -> Any:
         if output.meta["finish_reason"].get("type") == "length":
             error.add_note("the text was cut short: max_tokens is too small")
         raise
+
+
+def _thoughts(of: str, meta: Any) -> Any:
+    """The reasoning in the meta information of a gen; a list of n of them for n outputs."""
+    if isinstance(meta, list):
+        return [_thoughts(of, each) for each in meta]
+    if not isinstance(meta, dict):
+        raise ProgramError(f"{of!r} was not generated here, so it has no reasoning")
+    return meta.get("reasoning_content") or ""

@@ -102,6 +102,14 @@ class Assign(Expr):
 
 
 @dataclass(frozen=True, slots=True)
+class Thoughts(Expr):
+    """Set variable `name` to the reasoning that was told apart from `of`, a variable of a gen."""
+
+    name: str
+    of: str
+
+
+@dataclass(frozen=True, slots=True)
 class Border(Expr):
     """End the current segment of text: what follows is tokenised on its own."""
 
@@ -148,7 +156,8 @@ class Nested(Expr):
 
 
 Op = (
-    Text | Gen | Select | RoleBegin | RoleEnd | ScopeBegin | ScopeEnd | Assign | Border | Note
+    Text | Gen | Select | RoleBegin | RoleEnd | ScopeBegin | ScopeEnd | Assign | Thoughts | Border
+    | Note
 )  # fmt: skip
 
 
@@ -163,7 +172,7 @@ def items(value: str | Expr) -> tuple[Op | Nested, ...]:
             return each
         case (
             Text() | Gen() | Select() | RoleBegin() | RoleEnd() | ScopeBegin() | ScopeEnd()
-            | Assign() | Border() | Note() | Nested()
+            | Assign() | Thoughts() | Border() | Note() | Nested()
         ):  # fmt: skip
             return (value,)
         case _:
@@ -178,7 +187,9 @@ def is_text(value: object) -> bool:
 def variable(op: Op) -> str | None:
     """The variable that has a new value once `op` has been performed."""
     match op:
-        case Gen(name=name) | Select(name=name) | ScopeEnd(name=name) | Assign(name=name):
+        case Gen(name=name) | Select(name=name):
+            return name
+        case ScopeEnd(name=name) | Assign(name=name) | Thoughts(name=name):
             return name
         case Text() | RoleBegin() | RoleEnd() | ScopeBegin() | Border() | Note():
             return None

@@ -52,6 +52,7 @@ LIMITS: dict[str, Check] = {
     "min_new_tokens": _whole(0),
     "n": _whole(1),
     "stop": _stops,
+    "stop_regex": _stops,
     "temperature": _real(0.0, 1e4),
     "top_p": _real(0.0, 1.0),
     "top_k": _whole(-1),

@@ -35,6 +35,7 @@ class Sampling:
     n: int | None = None
     stop: tuple[str, ...] | None = None
     stop_token_ids: tuple[int, ...] | None = None
+    stop_regex: tuple[str, ...] | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -132,10 +133,10 @@ _NEUTRAL = Sampling(
 
 
 def run_defaults(given: RunDefaults) -> Sampling:
-    """What a gen() that says nothing gets. Raises NotImplementedError on stop_regex."""
+    """What a gen() that says nothing gets."""
     values: dict[str, Any] = dict(given)
-    refuse_later(stop_regex=values.pop("stop_regex", None) or None)
-    values["stop"] = stop_texts(values.get("stop"))
+    for name in ("stop", "stop_regex"):
+        values[name] = stop_texts(values.get(name))
     values["stop_token_ids"] = token_ids(values.get("stop_token_ids"))
     unknown = set(values) - set(RunDefaults.__annotations__)
     if unknown:
@@ -151,10 +152,3 @@ def stop_texts(stop: str | Iterable[str] | None) -> tuple[str, ...] | None:
 
 def token_ids(ids: Iterable[int] | None) -> tuple[int, ...] | None:
     return None if ids is None else tuple(ids)
-
-
-def refuse_later(**given: object) -> None:
-    """Raise NotImplementedError naming the first argument that was given a value."""
-    for name, value in given.items():
-        if value is not None:
-            raise NotImplementedError(f"{name} is not implemented yet (got {value!r})")

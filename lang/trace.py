@@ -88,6 +88,9 @@ class _Echo(Mock):
         self.answer = ""
         super().__init__(self._named, is_instant=True)
 
+    def _refuse_unknown(self, body: Body) -> None:
+        """Nothing: it stands for backends that may know."""
+
     def _named(self, _: str, body: Body) -> str:
         if _MADE_UP & body["sampling_params"].keys():  # the program will read it as what it asked
             raise BackendError(500, "exhausted", "made up instead")

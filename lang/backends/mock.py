@@ -13,6 +13,7 @@ import bisect
 import contextlib
 import inspect
 import random
+import re
 import threading
 import time
 from collections.abc import (
@@ -218,12 +219,15 @@ class Mock:
         return {"model_path": "mock", "calls": len(self.calls)}
 
     def _receive(self, body: Body) -> dict[str, Any]:
-        unsure = {"field_logprobs": body["sampling_params"].get("field_logprobs") or None}
-        asked = foreign.reasoning(body) | {k: v for k, v in unsure.items() if v is not None}
-        foreign.refuse_rest(asked, "Mock")
+        self._refuse_unknown(body)
         prompt = self._read(body["input"])
         self._note(body, prompt)
         return prompt
+
+    def _refuse_unknown(self, body: Body) -> None:
+        unsure = {"field_logprobs": body["sampling_params"].get("field_logprobs") or None}
+        asked = foreign.reasoning(body) | {k: v for k, v in unsure.items() if v is not None}
+        foreign.refuse_rest(asked, "Mock")
 
     def _note(self, body: Body, prompt: dict[str, Any]) -> None:
         with self._lock:
@@ -266,16 +270,19 @@ class Mock:
         }
 
     def _output(self, text: str, params: dict[str, Any], meta: dict[str, Any]) -> Reply:
-        """`text` cut by the stop texts and the token limit of the call."""
-        ids = self.tokenizer.encode(text)
-        stops = [(text.find(stop), stop) for stop in params.get("stop", ()) if stop in text]
+        """`text` cut by the stop texts, patterns and the token limit of the call."""
         limit = params.get("max_new_tokens", 128)
+        ids, pattern = self._matched(self.tokenizer.encode(text), params.get("stop_regex", ()))
+        text = self.tokenizer.decode(ids) if pattern else text
+        stops = [(text.find(stop), stop) for stop in params.get("stop", ()) if stop in text]
         kept, rest = len(ids), ""
         if stops:
             at, stop = min(stops)
             text = text[:at]
             kept, rest = self._cut(ids, text)
             reason: dict[str, Any] = {"type": "stop", "matched": stop}
+        elif pattern and len(ids) <= limit:
+            reason = {"type": "stop", "matched": pattern}
         elif len(ids) >= limit:
             ids = ids[:limit]
             kept, text, reason = limit, self.tokenizer.decode(ids), {"type": "length"}
@@ -287,6 +294,15 @@ class Mock:
             "output_ids": ids,
             "meta_info": {**meta, "finish_reason": reason, **counts},
         }
+
+    def _matched(self, ids: list[int], patterns: Sequence[str]) -> tuple[list[int], str | None]:
+        """The ids up to the one in which the text first matches, and the pattern that does."""
+        for count in range(1, len(ids) + 1) if patterns else ():
+            text = self.tokenizer.decode(ids[:count]).rstrip("\ufffd")
+            for pattern in patterns:
+                if re.search(pattern, text):
+                    return ids[:count], pattern
+        return ids, None
 
     def _add_logprobs(self, output: Reply, before: list[int]) -> None:
         ids = output["output_ids"]

@@ -26,6 +26,7 @@ _EXTRAS = {
     "min_new_tokens": "min_tokens",
     "ignore_eos": "ignore_eos",
     "stop_token_ids": "stop_token_ids",
+    "stop_regex": "stop_regex",
     "regex": "regex",
     "ebnf": "ebnf",
     "structural_tag": "structural_tag",

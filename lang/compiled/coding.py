@@ -20,7 +20,7 @@ from radixserve.lang.compiled.graph import (
     texts_need,
 )
 from radixserve.lang.compiled.values import Template, Use, Value
-from radixserve.lang.ir import Border, Gen, RoleBegin, RoleEnd, ScopeBegin, ScopeEnd
+from radixserve.lang.ir import Border, Gen, RoleBegin, RoleEnd, ScopeBegin, ScopeEnd, Thoughts
 from radixserve.lang.sampling import Sampling, said_fields
 
 VERSION = 1
@@ -63,6 +63,8 @@ def _doing(do: Doing) -> JSON:
             return _pick(do)
         case SetTo(name=name, value=value):
             return {"do": "set", "name": name, "value": _value(value)}
+        case Thoughts(name=name, of=of):
+            return {"do": "reasoning", "name": name, "of": of}
         case Fork(children=children):
             return {"do": "fork", "children": list(children)}
         case Join(children=children):

@@ -21,7 +21,7 @@ MAX_DEPTH = 64
 
 _BOUND = ("regex", "json_schema", "ebnf", "choice", "structural_tag", "json_object")
 _OPTIONS = ("whitespace", "constraint_mode")
-_LISTS = ("stop", "stop_token_ids", "choice", "more_stop")
+_LISTS = ("stop", "stop_regex", "stop_token_ids", "choice", "more_stop")
 
 
 def fail(pointer: str, message: str) -> NoReturn:

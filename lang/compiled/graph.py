@@ -18,7 +18,7 @@ from functools import cached_property
 from radixserve.lang.choices import ChoicesMethod
 from radixserve.lang.compiled.values import Template, Use, Value, uses
 from radixserve.lang.history import MARKS
-from radixserve.lang.ir import Border, Gen, RoleBegin, RoleEnd, ScopeBegin, ScopeEnd
+from radixserve.lang.ir import Border, Gen, RoleBegin, RoleEnd, ScopeBegin, ScopeEnd, Thoughts
 from radixserve.lang.prompt import Part, Prompt
 
 
@@ -64,7 +64,7 @@ class WholeText:
 
 Doing = (
     Write | Gen | Pick | RoleBegin | RoleEnd | ScopeBegin | ScopeEnd | Border | SetTo | Fork | Join
-    | WholeText
+    | WholeText | Thoughts
 )  # fmt: skip
 
 
@@ -107,7 +107,7 @@ class Graph:
             match step.do:
                 case Gen(name=str() as name) | Pick(name=str() as name):
                     own[step.on][name] = number
-                case ScopeEnd(name=name) | SetTo(name=name):
+                case ScopeEnd(name=name) | SetTo(name=name) | Thoughts(name=name):
                     own[step.on][name] = number
                 case Fork(children=children):
                     own |= {child: {} for child in children}

@@ -36,6 +36,7 @@ from radixserve.lang.ir import (
     ScopeBegin,
     ScopeEnd,
     Text,
+    Thoughts,
 )
 from radixserve.lang.roles import Roles
 
@@ -132,7 +133,7 @@ class _Steps:
         if use.source >= len(self.steps):
             return False
         match self.steps[use.source].do:
-            case Gen(name=str()) | Pick(name=str()) | ScopeEnd() | WholeText():
+            case Gen(name=str()) | Pick(name=str()) | ScopeEnd() | Thoughts() | WholeText():
                 return True
             case _:
                 return False
@@ -140,7 +141,7 @@ class _Steps:
     def _check(self, do: Doing, on: int, at: str) -> None:
         branch = self._branches[on]
         branch.size += 1
-        if isinstance(do, Gen | Pick | ScopeEnd | SetTo) and do.name is not None:
+        if isinstance(do, Gen | Pick | ScopeEnd | SetTo | Thoughts) and do.name is not None:
             branch.names.add(do.name)
         for name in ("text", "choices", "value"):
             self.check_uses(getattr(do, name, None), f"{at}/{name}")
@@ -254,6 +255,10 @@ def _scope_end(given: JSON, at: str) -> Doing:
     return ScopeEnd(fields.name(given["name"], f"{at}/name"))
 
 
+def _reasoning(given: JSON, at: str) -> Doing:
+    return Thoughts(fields.name(given["name"], f"{at}/name"), fields.name(given["of"], f"{at}/of"))
+
+
 Make = Callable[[JSON, str], Doing]
 # Fields that must be there, those that may.
 _KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...], Make]] = {
@@ -264,6 +269,7 @@ _KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...], Make]] = {
     "role_end": (("role",), (), lambda given, at: RoleEnd(_role(given, at))),
     "scope_begin": ((), (), lambda _, __: ScopeBegin()),
     "scope_end": (("name",), (), _scope_end),
+    "reasoning": (("name", "of"), (), _reasoning),
     "border": ((), (), lambda _, __: Border()),
     "set": (("name", "value"), (), _set),
     "fork": (("children",), (), lambda given, at: Fork(_children(given, at))),

@@ -28,13 +28,14 @@ from radixserve.lang.compiled.graph import (
 )
 from radixserve.lang.compiled.values import Template, Use, Value
 from radixserve.lang.errors import GraphError, MisusedValue, ProgramError
-from radixserve.lang.ir import Assign, Gen, Note, Op, ScopeEnd, Select, Text
+from radixserve.lang.ir import Assign, Gen, Note, Op, ScopeEnd, Select, Text, Thoughts
 from radixserve.lang.run import Run
 from radixserve.lang.waiting import Waker
 
 T = TypeVar("T")
 AT_ONCE = 64  # steps of a branch before others have their turn
 WORK = 256
+_PLAIN = (str, int, float, bool, type(None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,10 +239,17 @@ class Replay:
             return piece
         value = await self._used(piece)
         if piece.is_formatted:
-            return format(value)
+            return self._shown(piece, value)
         if not isinstance(value, str):
             raise MisusedValue(f"{self._what(piece)} stands for a text and is {value!r:.100}")
         return value
+
+    def _shown(self, use: Use, value: Any) -> str:
+        """As an f-string, str() and % write it alike."""
+        shown = format(value)
+        if type(value) not in _PLAIN and shown != str(value):
+            raise MisusedValue(f"{self._what(use)} is two texts, by format() and by str()")
+        return shown
 
     async def _used(self, use: Use) -> Any:
         if isinstance(use.source, str):
@@ -297,7 +305,9 @@ def _finished(work: Coroutine[Any, Any, T]) -> T:
 
 def _variable(do: Doing) -> str | None:
     match do:
-        case Gen(name=name) | Pick(name=name) | ScopeEnd(name=name) | SetTo(name=name):
+        case Gen(name=name) | Pick(name=name):
+            return name
+        case ScopeEnd(name=name) | SetTo(name=name) | Thoughts(name=name):
             return name
         case _:
             return None

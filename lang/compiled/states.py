@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, NoReturn, Self
 
 from radixserve.lang.async_state import AsyncForkGroup, AsyncState, Pending
+from radixserve.lang.compiled.following import Following
 from radixserve.lang.compiled.graph import Doing, Fork, Join, Pick, SetTo, WholeText, Write
-from radixserve.lang.compiled.rewrite import rewritten
 from radixserve.lang.compiled.traced import Recorder, TracedValue, joined
 from radixserve.lang.compiled.values import Template
-from radixserve.lang.ir import Assign, Border, Gen, Op, ScopeEnd, Select, Text
+from radixserve.lang.ir import Assign, Border, Gen, Op, ScopeEnd, Select, Text, Thoughts
 from radixserve.lang.roles import Roles
 from radixserve.lang.sampling import Sampling
 from radixserve.lang.state import ForkGroup, OpenState, ProgramState, check_mode
@@ -53,6 +53,10 @@ class Track:
             case ScopeEnd(name=name):
                 self.recorder.refuse_marks(name, "the name of a variable")
                 self._set(name, self._made(self._step(op), name))
+            case Thoughts(name=name, of=of):
+                outputs = self.variables[of]
+                size = len(outputs) if type(outputs) is list else None
+                self._set(name, self._made(self._step(op), name, size))
             case _:
                 self._step(op)
 
@@ -86,12 +90,8 @@ class Track:
         number = self._step(op)
         if op.name is None:
             return
-        if (op.sampling.n or 1) == 1:
-            self._set(op.name, self._made(number, op.name))
-            return
-        label = f"s[{op.name!r}]"
-        values = [self.recorder.value(number, label, i) for i in range(op.sampling.n or 1)]
-        self._set(op.name, values)
+        size = op.sampling.n or 1
+        self._set(op.name, self._made(number, op.name, None if size == 1 else size))
 
     def _select(self, op: Select) -> None:
         self.recorder.refuse_marks(op.name, "the name of a select")
@@ -100,10 +100,15 @@ class Track:
         if op.name is not None:
             self._set(op.name, self._made(number, op.name))
 
-    def _made(self, number: int, name: str) -> TracedValue:
-        return self.recorder.value(number, f"s[{name!r}]")
+    def _made(self, number: int, name: str, size: int | None = None) -> Any:
+        """What stands for the value of step `number`; size: of the list that it is."""
+        label = f"s[{name!r}]"
+        if size is None:
+            return self.recorder.value(number, label)
+        return [self.recorder.value(number, label, i) for i in range(size)]
 
     def _set(self, name: str, value: Any) -> None:
+        self.recorder.keep(value, f"s[{name!r}]")
         self.variables[name] = self.own[name] = value
 
     def _step(self, do: Doing) -> int:
@@ -122,7 +127,7 @@ class _Traced(OpenState):
             self._track.take(op)
 
     def _called(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        return rewritten(func)
+        return Following(self._track.recorder).must(func)
 
     def cancel(self) -> NoReturn:
         self._refuse("cancel()")

@@ -145,6 +145,29 @@ def test_in_programs(engine):
     assert state.get_meta_info("more")["prompt_tokens"] > meta["prompt_tokens"]
 
 
+@rs.function
+def thought_over(s, many):
+    s += rs.user("the cat?")
+    asked = rs.gen("word", max_tokens=60, regex="yes|no", n=many, thinking_token_budget=6)
+    s += rs.assistant(rs.separate_reasoning(asked + ".", model_type="qwen3"))
+    thoughts = s["word_reasoning_content"]
+    s += rs.user(f"{thoughts if many == 1 else thoughts[1]}?")
+    s += rs.assistant(rs.gen("more", max_tokens=4))
+
+
+@pytest.mark.parametrize("many", [1, 2])
+def test_reasoning_as_a_variable_of_its_own(engine, many):
+    compiled = rs.Compiled.from_json(thought_over.compile(many=many).to_json())
+    sampling = {"backend": engine, "seed": 4, "temperature": 1.5}
+    plain, served = thought_over.run(many, **sampling), compiled.run(**sampling)
+    for state in (plain, served):
+        metas, thoughts = state.get_meta_info("word"), state["word_reasoning_content"]
+        pairs = [(metas, thoughts)] if many == 1 else list(zip(metas, thoughts, strict=True))
+        assert all(thought and thought == meta["reasoning_content"] for meta, thought in pairs)
+        assert state.messages()[2]["content"] == f"{pairs[-1][1]}?"
+        assert (state.text(), state["word"]) == (plain.text(), plain["word"])
+
+
 def test_mocks_refuse_it_by_name():
     mock = rs.Mock(lambda prompt: "yes")
     with pytest.raises(Unsupported, match="separate_reasoning"):

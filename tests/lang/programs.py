@@ -45,6 +45,17 @@ def few_shot_qa(s, question):
     s += f"Q: {question}\nA:" + sgl.gen("answer", stop="\n")
 
 
+def ends_at_a_pattern(s):
+    matched = s.get_meta_info("x")["finish_reason"].get("matched")
+    found = [pattern for pattern in (r"[a-z]{2}", r"\d\d") if re.search(pattern, s["x"])]
+    return found == ([matched] if isinstance(matched, str) else [])
+
+
+@case(ends_at_a_pattern)
+def stop_at_a_pattern(s):
+    s += "the quick brown" + sgl.gen("x", stop_regex=[r"[a-z]{2}", r"\d\d"]) + " and more"
+
+
 @case(lambda s: [m["role"] for m in s.messages()] == ["system", *["user", "assistant"] * 2])
 def multi_turn(s):
     s += sgl.system("be brief")

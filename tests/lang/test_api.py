@@ -13,14 +13,11 @@ import radixserve.lang as sgl
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: sgl.gen("x", stop_regex="a"),
         lambda: sgl.select("x", ["a"], temperature=0.5),
         lambda: sgl.gen("x", choices=["a"], temperature=0.5),
         lambda: sgl.image("a.png"),
-        lambda: sgl.separate_reasoning(sgl.gen("x"), "m"),
         lambda: sgl.Runtime(model_path="m"),
         lambda: sgl.RuntimeEndpoint("http://localhost", chat_template_name="chatml"),
-        lambda: sgl.function(lambda s: None).run(stop_regex="a", backend=sgl.Mock()),
     ],
 )
 def test_what_is_missing_raises_at_once(call):
@@ -29,8 +26,31 @@ def test_what_is_missing_raises_at_once(call):
 
 
 def test_the_refusal_names_the_parameter():
-    with pytest.raises(NotImplementedError, match="stop_regex"):
-        sgl.gen("x", stop_regex="a")
+    with pytest.raises(NotImplementedError, match=r"temperature 0\.5"):
+        sgl.select("x", ["a"], temperature=0.5)
+
+
+@pytest.mark.parametrize(
+    ("stop_regex", "error"), [("", ValueError), (["a", ""], ValueError), (3, TypeError)]
+)
+def test_a_pattern_to_stop_at_is_a_text(stop_regex, error):
+    with pytest.raises(error):
+        sgl.gen("x", stop_regex=stop_regex)
+    with pytest.raises(error):
+        sgl.function(lambda s: None).run(stop_regex=stop_regex, backend=sgl.Mock())
+
+
+def test_reasoning_is_told_apart_of_gens_that_have_a_name():
+    chain = sgl.separate_reasoning("so: " + sgl.gen("x", max_tokens=3) + sgl.gen(), "qwen3")
+    text, gen, thoughts, nameless = chain.items
+    assert (text.value, gen.name, nameless.name) == ("so: ", "x", None)
+    assert (gen.sampling.separate_reasoning, gen.sampling.max_new_tokens) == (True, 3)
+    assert (thoughts.name, thoughts.of) == ("x_reasoning_content", "x")
+    for expr in ("a", sgl.gen(), sgl.select("x", ["a"])):
+        with pytest.raises(ValueError, match="separate_reasoning"):
+            sgl.separate_reasoning(expr)
+    with pytest.raises(TypeError, match="model_type"):
+        sgl.separate_reasoning(sgl.gen("x"), 3)
 
 
 @pytest.mark.parametrize(
@@ -102,3 +122,17 @@ def test_lang_loads_no_torch_and_httpx_only_for_an_endpoint():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_patterns_to_stop_at_of_a_run_and_of_a_gen(run):
+    def program(s):
+        s += sgl.gen("a") + sgl.gen("b", stop_regex=["z", "o."]) + sgl.gen("c", stop_regex=[])
+
+    mock = sgl.Mock(["one 12 dogs", "foxes", "7"])
+    state = run(program, mock, stop_regex=r"\d")
+    assert (state["a"], state["b"], state["c"]) == ("one 1", "fox", "7")
+    reasons = [state.get_meta_info(name)["finish_reason"]["matched"] for name in "abc"]
+    assert reasons == [r"\d", "o.", 257]
+    sent = [call["sampling_params"].get("stop_regex") for call in mock.calls]
+    assert sent == [[r"\d"], ["z", "o."], None]
+    assert state.text() == "one 1fox7"

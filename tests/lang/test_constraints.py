@@ -153,7 +153,7 @@ def test_every_parameter_of_gen_has_a_mapping():
     }
     given = {renamed.get(name, name) for name in inspect.signature(sgl.gen).parameters}
     told = set(Sampling.__dataclass_fields__) - {"more_stop"}
-    beside = {"name", "schema", "timeout", "choices", "choices_method", "dtype", "stop_regex"}
+    beside = {"name", "schema", "timeout", "choices", "choices_method", "dtype"}
     assert told | beside <= given
     for kind in ("regex", "ebnf"):
         assert constraint(dtype=None, whitespace=None, constraint_mode=None, **{kind: "a"}) == {

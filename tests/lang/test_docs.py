@@ -42,7 +42,7 @@ def test_every_name_of_the_docs_is_there(name):
 
 def test_the_page_of_the_language_has_every_argument_and_method():
     page = (DOCS / "language.md").read_text()
-    arguments = {*RunDefaults.__annotations__, *BatchArguments.__annotations__} - {"stop_regex"}
+    arguments = {*RunDefaults.__annotations__, *BatchArguments.__annotations__}
     for kind in (rs.function, rs.Mock):
         assert kind.__name__ in page
     for method in (rs.lang.Program.run, rs.lang.Program.arun, rs.lang.Program.run_batch):
@@ -56,7 +56,7 @@ def test_the_page_of_the_language_has_every_argument_and_method():
 def test_every_exported_name_is_on_the_page():
     page = (DOCS / "language.md").read_text()
     beside = {
-        "image", "separate_reasoning", "Runtime", "ForkGroup", "ProgramState", "AsyncState",
+        "image", "Runtime", "ForkGroup", "ProgramState", "AsyncState",
         "AsyncForkGroup", "EngineBackend", "ChoicesMethod", "Program", "flush_cache",
         "get_server_info", "set_default_backend", "system_begin", "system_end", "assistant_begin",
         "assistant_end",

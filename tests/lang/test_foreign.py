@@ -93,6 +93,8 @@ def test_a_schema_is_a_response_format(openai_server, chat):
         ("chat", {"regex": "a"}, "regex"),
         ("chat", {"choice": ["a", "b"]}, "choice"),
         ("chat", {"stop_token_ids": [3]}, "stop_token_ids"),
+        ("chat", {"stop_regex": "a"}, "stop_regex.*extras=True"),
+        ("claude", {"stop_regex": "a"}, "stop_regex"),
         ("chat", {"ignore_eos": True}, "ignore_eos"),
         ("chat", {"return_logprob": True, "logprob_start_len": 0}, "logprob_start_len"),
         ("claude", {"n": 2}, "n = 2"),
