@@ -205,6 +205,8 @@ class _Teller:
         said = confidence.Said(tuple(output.ids), tuple(output.chosen))
         request = self._ready[position]
         request = replace(request, rid=f"{request.rid}~{chunk.index}")
-        found = await confidence.fields_of(self._calls, request, said, self._name)
         assert chunk.finish is not None
+        found = await confidence.fields_of(
+            self._calls, request, said, self._name, is_cut=chunk.finish.truncated
+        )
         return replace(chunk, finish=replace(chunk.finish, fields=found))

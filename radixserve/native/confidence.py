@@ -82,13 +82,18 @@ def check_followed(constraint: Constraint) -> None:
         )
 
 
-async def fields_of(calls: Calls, request: Request, said: Said, name: str) -> Fields:
+async def fields_of(
+    calls: Calls, request: Request, said: Said, name: str, *, is_cut: bool
+) -> Fields:
     """What is known of each field of the output, by JSON pointer; "" is the whole of it.
 
-    name: of the call that the scoring belongs to. {} where the output is no JSON, as it may be when
-    it was aborted. Raises RequestError.
+    name: of the call that the scoring belongs to. is_cut: a limit brought the end of the output,
+    which the model has not chosen; it is scored as if it had. {} where the output is no JSON, as it
+    may be when it was aborted. Raises RequestError.
     """
     tokenizer = calls.gateway.renderer.tokenizer
+    if is_cut and not all(said.logprobs):
+        said = await _with_ending(calls, request, said, name)
     loop = asyncio.get_running_loop()
     found, choices = await loop.run_in_executor(_for_tracks, _read, request, said, tokenizer)
     room = room_of(calls.gateway) - len(request.prompt) // 4
@@ -197,6 +202,37 @@ class _Reading:
         return [last] if not self._tokenizer.bytes_of(last) else ends[:1]
 
 
+async def _with_ending(calls: Calls, request: Request, said: Said, name: str) -> Said:
+    """With the log-probabilities of the ids that were not sampled."""
+    scoring = _scoring(request, request.prompt, said.ids, "whole")
+    output = Output()
+    async with contextlib.aclosing(calls.start([scoring], name)) as chunks:
+        async for _, chunk in chunks:
+            output.add(chunk)
+    completed(finished(output))
+    scores = zip(said.logprobs, output.prompt_scores.chosen, strict=True)
+    return Said(said.ids, tuple(sampled or scored for sampled, scored in scores))
+
+
+def _scoring(request: Request, head: bytes, ids: Sequence[int], mark: str) -> Request:
+    """Scores `ids` behind `head`."""
+    return replace(
+        request,
+        prompt=head + _packed(ids),
+        params=SCORE_ONLY,
+        rid=f"{request.rid}~{mark}",
+        output_logprobs=None,
+        prompt_logprobs=0,
+        prompt_logprobs_start=len(head) // 4,
+        logprob_ids=(),
+        sampled_logprobs=False,
+        belongs=True,
+        constraint=None,
+        reasoning=None,
+        explain_cache=False,
+    )
+
+
 async def _score(
     calls: Calls, request: Request, said: Said, choices: Sequence[_Choice], name: str
 ) -> None:
@@ -205,22 +241,7 @@ async def _score(
     for choice in choices:
         head = request.prompt + _packed(said.ids[: choice.shared])
         for ids in choice.ids:
-            scoring = replace(
-                request,
-                prompt=head + _packed(ids),
-                params=SCORE_ONLY,
-                rid=f"{request.rid}~field{len(asked)}",
-                output_logprobs=None,
-                prompt_logprobs=0,
-                prompt_logprobs_start=len(head) // 4,
-                logprob_ids=(),
-                sampled_logprobs=False,
-                belongs=True,
-                constraint=None,
-                reasoning=None,
-                explain_cache=False,
-            )
-            asked.append(scoring)
+            asked.append(_scoring(request, head, ids, f"field{len(asked)}"))
     if not asked:
         return
     outputs = [Output() for _ in asked]

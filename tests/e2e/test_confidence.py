@@ -159,12 +159,19 @@ def test_choices_and_streams(engine, model):
         assert found[word] == pytest.approx(joint(model, head + tail, len(head)), abs=1e-3)
 
 
-def test_the_length_limit_leaves_fields(engine):
+@pytest.mark.parametrize("limit", [59, 62, 70])
+def test_the_length_limit_leaves_fields(engine, limit):
+    """What it brought to an end was not the model's choice, and is not told as one that is sure."""
     sampling = {"json_schema": SCHEMA, "field_logprobs": True, "sampling_seed": 1}
-    reply = engine.generate(PROMPT, {**sampling, "max_new_tokens": 70, "temperature": 1.5})
+    sampling |= {"max_new_tokens": limit, "temperature": 1.5}
+    reply = engine.generate(PROMPT, sampling)
     fields = reply["meta_info"]["field_logprobs"]
     assert fields.keys() >= {"", "/label", "/ok", "/size", "/name", "/list"}
-    assert all(field["logprob"] <= 0 for field in fields.values())
+    assert all(field["logprob"] < 0 for field in fields.values() if field["tokens"])
+    known = engine.generate(PROMPT, sampling, return_logprob=True)
+    assert known["text"] == reply["text"]
+    for name, field in known["meta_info"]["field_logprobs"].items():
+        assert fields[name]["logprob"] == pytest.approx(field["logprob"], abs=1e-3), name
 
 
 def test_nothing_is_left_when_the_client_goes(engine):
