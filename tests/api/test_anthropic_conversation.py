@@ -177,13 +177,16 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ([user(text("x", colour=1))], "messages[0].content[0].colour"),
         ([user(text("x", cache_control={"type": "short"}))], "cache_control.type"),
         ([user(text("x", citations=[{}]))], "messages[0].content[0].citations"),
-        ([user(IMAGE)], "messages[0].content[0]: blocks of type 'image' are not supported"),
+        ([user(IMAGE)], "messages[0].content[0].type: blocks of type 'image' are not supported"),
         ([user({"type": "document"})], "blocks of type 'document' are not supported"),
         ([user(use())], "blocks of type 'tool_use' are not supported in a message of role user"),
         ([user({"type": "🦙" * 99})], "messages[0].content[0]"),
         ([*HELLO, assistant({"type": "redacted_thinking", "data": ""})], "redacted_thinking"),
         ([*HELLO, assistant({"type": "server_tool_use"})], "server_tool_use"),
-        ([*HELLO, assistant(result())], "messages[1].content[0]: blocks of type 'tool_result'"),
+        (
+            [*HELLO, assistant(result())],
+            "messages[1].content[0].type: blocks of type 'tool_result'",
+        ),
         ([*HELLO, assistant(use(id=5))], "messages[1].content[0].id"),
         ([*HELLO, assistant({**use(), "input": "x"})], "messages[1].content[0].input"),
         ([*HELLO, assistant({**use(), "caller": {"type": "code"}})], "content[0].caller"),
@@ -195,7 +198,10 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ([*HELLO, CALLING, user(result(), result())], "messages[2].content[1].tool_use_id"),
         ([*HELLO, CALLING, user(result(id="b"))], "messages[2].content[0].tool_use_id: 'b'"),
         ([*HELLO, CALLING, user(text("x"), result())], "messages[2].content[1]: tool_result"),
-        ([*HELLO, CALLING, user(result([IMAGE]))], "messages[2].content[0].content[0]: blocks"),
+        (
+            [*HELLO, CALLING, user(result([IMAGE]))],
+            "messages[2].content[0].content[0].type: blocks",
+        ),
         ([*HELLO, CALLING, user(result([result()]))], "in a tool_result"),
         ([*HELLO, CALLING, user(result(5))], "messages[2].content[0].content"),
         ([*HELLO, CALLING, user(result(is_error="no"))], "messages[2].content[0].is_error"),
@@ -211,5 +217,5 @@ def test_more_messages_than_there_may_be(gateway):
 
 
 def test_system_is_text(gateway):
-    assert "system[0]: blocks of type 'image'" in refused(gateway, system=[IMAGE])
+    assert "system[0].type: blocks of type 'image'" in refused(gateway, system=[IMAGE])
     assert refused(gateway, system=5).startswith("system")

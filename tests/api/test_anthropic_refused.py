@@ -162,7 +162,7 @@ def test_values_are_refused_naming_the_field(gateway, fields, named):
         (
             [{"type": "web_search_20250305", "name": "web_search"}],
             None,
-            "tools[0]: tools of type 'web_search_20250305' are not supported",
+            "tools[0].type: tools of type 'web_search_20250305' are not supported",
         ),
         (TOOLS, "any", "tool_choice"),
         (TOOLS, {}, "missing field tool_choice.type"),

@@ -86,7 +86,7 @@ def _block(raw: object, role: str, at: str) -> Block:
         where = "a tool_result" if role == "tool_result" else f"a message of role {role}"
         code = "invalid_request" if kind in _KINDS else "unsupported_parameter"
         raise InvalidRequest(
-            f"{at}: blocks of type {kind!a:.60} are not supported in {where}, "
+            f"{at}.type: blocks of type {kind!a:.60} are not supported in {where}, "
             f"only {', '.join(allowed)}",
             param=f"{at}.type",
             code=code,

@@ -95,7 +95,7 @@ def _tool(raw: object, at: str) -> tuple[dict[str, Any], Tool]:
     kind = raw.get("type") if isinstance(raw, dict) else None
     if kind not in (None, "custom"):
         raise InvalidRequest(
-            f"{at}: tools of type {kind!a:.60} are not supported; only custom ones, which the "
+            f"{at}.type: tools of type {kind!a:.60} are not supported; only custom ones, which the "
             "client calls itself",
             param=f"{at}.type",
             code="unsupported_parameter",
