@@ -70,6 +70,9 @@ def gen(  # noqa: PLR0913 - the compatible surface
     logit_bias: Mapping[int, float] | None = None,
     timeout: float | None = None,
     schema: Any = None,
+    tools: object = None,
+    tool_choice: object = None,
+    parallel_tool_calls: object = None,
 ) -> Expr:
     """Let the model write; the text becomes variable `name`. None means run()'s default.
 
@@ -94,8 +97,11 @@ def gen(  # noqa: PLR0913 - the compatible surface
 
     schema: a Python type (see lang.typed); the variable is an object of it, not its text. Where
     max_tokens cut the text short, or nothing bound it, it may be none: TypedOutputError.
+
+    tools, tool_choice, parallel_tool_calls: not implemented, NotImplementedError says so.
     """
     _check_name(name)
+    _refuse_tools(tools=tools, tool_choice=tool_choice, parallel_tool_calls=parallel_tool_calls)
     kinds = {
         "dtype": dtype,
         "regex": regex,
@@ -258,6 +264,16 @@ def Runtime(*_: Any, **__: Any) -> NoReturn:  # noqa: N802 - a class in the comp
     raise NotImplementedError(
         "Runtime is not implemented: use radixserve.Engine(model), or RuntimeEndpoint(url)"
     )
+
+
+def _refuse_tools(**given: object) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise NotImplementedError(
+                f"gen({name}=..) is not implemented: a call is an object of a type, "
+                f"gen(schema=Search | Answer), or is picked by select(); /v1/chat/completions "
+                f"takes tools"
+            )
 
 
 def _made(schema: Any, kinds: dict[str, Any]) -> Typed | None:

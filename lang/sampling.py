@@ -100,9 +100,10 @@ FIELDS = _NAMES  # what gen() and run() may say, by name
 
 
 def said_fields(sampling: Sampling) -> dict[str, Any]:
-    """The fields that say something, by name."""
+    """The fields that say something, by name; () says that there are to be none."""
     every = {name: getattr(sampling, name) for name in _NAMES}
-    return {name: value for name, value in every.items() if value is not None and value != ()}
+    every["more_stop"] = sampling.more_stop or None
+    return {name: value for name, value in every.items() if value is not None}
 
 
 class RunDefaults(TypedDict, total=False):

@@ -15,6 +15,9 @@ import radixserve.lang as sgl
     [
         lambda: sgl.select("x", ["a"], temperature=0.5),
         lambda: sgl.gen("x", choices=["a"], temperature=0.5),
+        lambda: sgl.gen("x", tools=[]),
+        lambda: sgl.gen("x", tool_choice="auto"),
+        lambda: sgl.gen("x", parallel_tool_calls=False),
         lambda: sgl.image("a.png"),
         lambda: sgl.Runtime(model_path="m"),
         lambda: sgl.RuntimeEndpoint("http://localhost", chat_template_name="chatml"),
@@ -28,6 +31,8 @@ def test_what_is_missing_raises_at_once(call):
 def test_the_refusal_names_the_parameter():
     with pytest.raises(NotImplementedError, match=r"temperature 0\.5"):
         sgl.select("x", ["a"], temperature=0.5)
+    with pytest.raises(NotImplementedError, match="tool_choice"):
+        sgl.gen_int("x", tool_choice="none")
 
 
 @pytest.mark.parametrize(
@@ -128,8 +133,12 @@ def test_patterns_to_stop_at_of_a_run_and_of_a_gen(run):
     def program(s):
         s += sgl.gen("a") + sgl.gen("b", stop_regex=["z", "o."]) + sgl.gen("c", stop_regex=[])
 
-    mock = sgl.Mock(["one 12 dogs", "foxes", "7"])
+    replies = ["one 12 dogs", "foxes", "7"]
+    mock = sgl.Mock(replies)
     state = run(program, mock, stop_regex=r"\d")
+    graph = sgl.function(program).compile().to_json()
+    served = sgl.Compiled.from_json(graph).run(backend=sgl.Mock(replies), stop_regex=r"\d")
+    assert served.text() == state.text()
     assert (state["a"], state["b"], state["c"]) == ("one 1", "fox", "7")
     reasons = [state.get_meta_info(name)["finish_reason"]["matched"] for name in "abc"]
     assert reasons == [r"\d", "o.", 257]

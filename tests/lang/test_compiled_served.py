@@ -92,6 +92,13 @@ def test_a_batch_and_an_event_loop(backend):
     assert asyncio.run(many()) == alone
 
 
+def test_patterns_to_stop_at_are_the_same_both_ways(backend):
+    options = {"backend": backend, "stop_regex": ["[a-m]{2}", r"\W"], **GREEDY}
+    free = chat.run("fox", **options | {"stop_regex": None})
+    plain, served = chat.run("fox", **options), chat.compile().run("fox", **options)
+    assert outcome(plain) == outcome(served) != outcome(free)
+
+
 def test_the_same_seed_gives_the_same_both_ways(backend):
     options = {"backend": backend, "temperature": 1.5, "seed": 7, "max_new_tokens": 6}
     first, again = chat.run("fox", **options), chat.compile().run("fox", **options)
