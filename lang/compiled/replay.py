@@ -245,10 +245,13 @@ class Replay:
         return value
 
     def _shown(self, use: Use, value: Any) -> str:
-        """As an f-string, str() and % write it alike."""
+        """As f-strings, str() and % write it alike."""
         shown = format(value)
-        if type(value) not in _PLAIN and shown != str(value):
-            raise MisusedValue(f"{self._what(use)} is two texts, by format() and by str()")
+        if isinstance(value, tuple) or (type(value) not in _PLAIN and shown != str(value)):
+            raise MisusedValue(
+                f"{self._what(use)} is {value!r:.100}, which f-strings, str() and % may write "
+                f"differently"
+            )
         return shown
 
     async def _used(self, use: Use) -> Any:

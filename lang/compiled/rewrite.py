@@ -1,76 +1,89 @@
-"""A function whose f-strings and joins keep traced values apart, instead of texts with marks in.
+"""The code of a function, in which whatever could look at a traced value in silence asks first.
 
-Owns: making it of the function's source. Must not know: states, graphs.
+Owns: making it of the function's source. Must not know: what is done with the questions.
 
-What such a text is asked (its length, whether it holds a word) is then refused as the value itself
-would be. Functions without source, or whose source has changed since, stay as they are.
+Functions without source, or whose source has changed since, have none.
 """
 
 from __future__ import annotations
 import __future__
 
 import ast
+import dis
 import inspect
 import textwrap
 import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-from radixserve.lang.compiled.traced import TracedValue, pieces_of
-from radixserve.lang.compiled.values import Piece, Use, template
-from radixserve.lang.ir import is_text
-
-_TEXT, _JOIN = "__radixserve_text__", "__radixserve_join__"
-_CONVERSIONS: dict[int, Callable[[Any], str]] = {115: str, 114: repr, 97: ascii}
+TEXT, CALL, PERCENT, SEEN = (
+    f"__radixserve_{verb}__" for verb in ("text", "call", "percent", "seen")
+)
+QUESTIONS = (TEXT, CALL, PERCENT, SEEN)
+_OF_A_FRAME = {"super", "locals", "globals", "vars", "dir", "eval", "exec"}
 _FUTURES = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
-_known: weakref.WeakKeyDictionary[Callable[..., Any], Callable[..., Any]] = (
+_LOADS = {"LOAD_ATTR", "LOAD_METHOD"}
+_OF_CALLS = {"PUSH_NULL", "PRECALL", "NOP", "CACHE", "EXTENDED_ARG"}
+_known: weakref.WeakKeyDictionary[types.CodeType, types.CodeType | None] = (
     weakref.WeakKeyDictionary()
 )
+_made: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
 
 
-def rewritten(func: Callable[..., Any]) -> Callable[..., Any]:
-    """The function to trace in place of `func`."""
-    if not isinstance(func, types.FunctionType):
-        return func
-    if func not in _known:
-        _known[func] = _rewritten(func) or func
-    return _known[func]
+def asking_code(code: types.CodeType) -> types.CodeType | None:
+    """The code to run in place of `code`; of what that makes itself, `code` as it is."""
+    if code in _made:
+        return code
+    if code not in _known:
+        _known[code] = new = _rewritten(code)
+        _made.update(_all_codes(new))
+    return _known[code]
 
 
-def _rewritten(func: types.FunctionType) -> types.FunctionType | None:
-    old = func.__code__
+def _all_codes(code: Any) -> Iterable[types.CodeType]:
+    if isinstance(code, types.CodeType):
+        yield code
+        for const in code.co_consts:
+            yield from _all_codes(const)
+
+
+def _rewritten(old: types.CodeType) -> types.CodeType | None:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(old)))
     except (OSError, TypeError, SyntaxError):
         return None
-    match tree.body:
-        case [ast.FunctionDef() | ast.AsyncFunctionDef() as node] if node.name == old.co_name:
-            node.decorator_list = []
-        case _:
-            return None
     ast.increment_lineno(tree, old.co_firstlineno - 1)
-    same = _code_of(tree, old)
-    if same is None or _told(same) != _told(old):
-        return None
-    new = _code_of(_Rewriter().visit(tree), old)
-    if new is None:
-        return None
-    cells = dict(zip(old.co_freevars, func.__closure__ or ()))
-    cells |= {_TEXT: types.CellType(text_of), _JOIN: types.CellType(join_of)}
-    closure = tuple(cells[name] for name in new.co_freevars)
-    made = types.FunctionType(new, func.__globals__, func.__name__, func.__defaults__, closure)
-    made.__kwdefaults__ = func.__kwdefaults__
-    return made
+    for one in _candidates(tree, old.co_name):
+        same = _code_of(one, old)
+        if same is not None and _told(same) == _told(old):
+            return _code_of(_Rewriter().visit(one), old)
+    return None
+
+
+def _candidates(tree: ast.Module, name: str) -> Iterable[ast.Module]:
+    """The function, or each lambda of the statement, as a module of its own."""
+    if name == "<lambda>":
+        found = [each for each in ast.walk(tree) if isinstance(each, ast.Lambda)]
+        return [ast.Module([ast.Expr(each)], []) for each in found]
+    match tree.body:
+        case [ast.FunctionDef() | ast.AsyncFunctionDef() as node] if node.name == name:
+            node.decorator_list = []
+            return [tree]
+    return []
 
 
 def _code_of(tree: ast.Module, old: types.CodeType) -> types.CodeType | None:
     """The code of the function in `tree`, compiled where it can see what `old` sees."""
-    names = [ast.arg(name) for name in (*old.co_freevars, _TEXT, _JOIN)]
+    names = [ast.arg(name) for name in (*old.co_freevars, *QUESTIONS)]
     arguments = ast.arguments(
         posonlyargs=[], args=names, kwonlyargs=[], kw_defaults=[], defaults=[]
     )
-    outer = ast.FunctionDef("outer", arguments, list(tree.body), [], lineno=1, col_offset=0)
+    is_global = old.co_name.isidentifier() and old.co_name not in old.co_freevars
+    body = [
+        ast.Global([old.co_name])
+    ] * is_global + tree.body  # one that calls itself finds it there
+    outer = ast.FunctionDef("outer", arguments, body, [], lineno=1, col_offset=0)
     setattr(outer, "type_params", [])  # noqa: B010 - of Python 3.12
     module = ast.fix_missing_locations(ast.Module([outer], []))
     flags = old.co_flags & _FUTURES
@@ -82,10 +95,24 @@ def _code_of(tree: ast.Module, old: types.CodeType) -> types.CodeType | None:
 
 
 def _told(code: types.CodeType) -> tuple[object, ...]:
-    """What two codes of one source have in common; their instructions may differ in detail."""
-    plain = [repr(each) for each in code.co_consts if not isinstance(each, types.CodeType)]
-    lines = {line for _, _, line in code.co_lines() if line is not None}
-    return (code.co_names, code.co_varnames, code.co_cellvars, sorted(plain), sorted(lines)[1:])
+    """What two codes of one source have in common: all but how a method is called, and where to
+    a jump goes, as that depends on the module around.
+    """
+    inner = [_told(each) for each in code.co_consts if isinstance(each, types.CodeType)]
+    names = (code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars)
+    done = [
+        ("LOAD" if each.opname in _LOADS else each.opname, _said_by(each))
+        for each in dis.get_instructions(code)
+        if each.opname not in _OF_CALLS
+    ]
+    return (done, names, inner)
+
+
+def _said_by(instruction: dis.Instruction) -> object:
+    if instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs:
+        return None
+    value = instruction.argval
+    return None if isinstance(value, types.CodeType) else repr(value)
 
 
 def _codes(codes: Iterable[types.CodeType], name: str) -> list[types.CodeType]:
@@ -99,18 +126,40 @@ def _codes(codes: Iterable[types.CodeType], name: str) -> list[types.CodeType]:
 
 
 class _Rewriter(ast.NodeTransformer):
-    """f"a{x!s:y}" -> text("a", (x, 115, "y")); a.join(b) -> join(a, b)."""
+    """f"a{x!s:y}" -> text("a", (x, 115, "y")); f(a) -> call(f, a); a % b -> percent(a, b);
+    a is b -> seen(a) is seen(b); match a -> match seen(a).
+    """
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
-        return self._call(_TEXT, [self._part(each) for each in node.values], node)
+        return self._call(TEXT, [self._part(each) for each in node.values], node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
-        match node:
-            case ast.Call(func=ast.Attribute(attr="join", value=owner), args=[one], keywords=[]):
-                if not isinstance(one, ast.Starred):
-                    return self._call(_JOIN, [owner, one], node)
+        if isinstance(node.func, ast.Name) and node.func.id in _OF_A_FRAME:
+            return node
+        call = ast.Call(ast.Name(CALL, ast.Load()), [node.func, *node.args], node.keywords)
+        return ast.copy_location(call, node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        self.generic_visit(node)
+        if not isinstance(node.op, ast.Mod):
+            return node
+        return self._call(PERCENT, [node.left, node.right], node)
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        self.generic_visit(node)
+        if any(isinstance(each, ast.Is | ast.IsNot) for each in node.ops):
+            node.left = self._seen(node.left)
+            node.comparators = [self._seen(each) for each in node.comparators]
         return node
+
+    def visit_Match(self, node: ast.Match) -> ast.AST:
+        self.generic_visit(node)
+        node.subject = self._call(SEEN, [node.subject, ast.Constant(True)], node.subject)
+        return node
+
+    def _seen(self, node: ast.expr) -> ast.expr:
+        return self._call(SEEN, [node], node)
 
     def _part(self, node: ast.expr) -> ast.expr:
         if not isinstance(node, ast.FormattedValue):
@@ -120,53 +169,6 @@ class _Rewriter(ast.NodeTransformer):
         return ast.Tuple([self.visit(node.value), conversion, spec], ast.Load())
 
     @staticmethod
-    def _call(name: str, args: list[ast.expr], at: ast.expr) -> ast.AST:
+    def _call(name: str, args: list[ast.expr], at: ast.expr) -> ast.expr:
         call = ast.Call(ast.Name(name, ast.Load()), args, [])
         return ast.copy_location(call, at)
-
-
-def text_of(*parts: Any) -> Any:
-    """What an f-string of these parts comes to: constants, and (value, conversion, format)."""
-    pieces: list[Any] = []
-    traced: TracedValue | None = None
-    for part in parts:
-        if type(part) is str:
-            pieces.append(part)
-            continue
-        value, conversion, spec = part
-        if type(value) is TracedValue and conversion in (-1, 115) and not spec:
-            traced = value
-            pieces += [_formatted(piece) for piece in value.pieces]
-            continue
-        if conversion in _CONVERSIONS:
-            value = _CONVERSIONS[conversion](value)
-        pieces.append(format(value, spec))
-    return _made(pieces, traced)
-
-
-def join_of(owner: Any, listed: Any) -> Any:
-    """owner.join(listed)."""
-    if not is_text(owner):
-        return owner.join(listed)
-    items = list(listed)
-    traced = next((each for each in (owner, *items) if type(each) is TracedValue), None)
-    if traced is None:
-        return owner.join(items)
-    pieces: list[Any] = []
-    for i, each in enumerate(items):
-        pieces += pieces_of(traced.recorder, owner) if i else ()
-        pieces += pieces_of(traced.recorder, each)
-    return _made(pieces, traced)
-
-
-def _made(pieces: list[Any], traced: TracedValue | None) -> Any:
-    if traced is None:
-        return "".join(pieces)
-    split: list[Piece] = []
-    for piece in pieces:
-        split += traced.recorder.split(piece) if isinstance(piece, str) else [piece]
-    return TracedValue(traced.recorder, template(split).pieces, traced.label)
-
-
-def _formatted(piece: Piece) -> Piece:
-    return piece if isinstance(piece, str) else Use(piece.source, piece.item, is_formatted=True)

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, NoReturn, Self
 
 from radixserve.lang.async_state import AsyncForkGroup, AsyncState, Pending
+from radixserve.lang.compiled.following import Following
 from radixserve.lang.compiled.graph import Doing, Fork, Join, Pick, SetTo, WholeText, Write
-from radixserve.lang.compiled.rewrite import rewritten
 from radixserve.lang.compiled.traced import Recorder, TracedValue, joined
 from radixserve.lang.compiled.values import Template
 from radixserve.lang.ir import Assign, Border, Gen, Op, ScopeEnd, Select, Text, Thoughts
@@ -108,6 +108,7 @@ class Track:
         return [self.recorder.value(number, label, i) for i in range(size)]
 
     def _set(self, name: str, value: Any) -> None:
+        self.recorder.keep(value, f"s[{name!r}]")
         self.variables[name] = self.own[name] = value
 
     def _step(self, do: Doing) -> int:
@@ -126,7 +127,7 @@ class _Traced(OpenState):
             self._track.take(op)
 
     def _called(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        return rewritten(func)
+        return Following(self._track.recorder).must(func)
 
     def cancel(self) -> NoReturn:
         self._refuse("cancel()")

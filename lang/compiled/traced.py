@@ -24,7 +24,7 @@ from radixserve.lang.compiled.values import Piece, Template, Use, Value, templat
 from radixserve.lang.errors import DynamicProgram
 from radixserve.lang.ir import Chain, Standin, is_text, items
 
-_LANG = "radixserve.lang"
+LANG = "radixserve.lang"
 _LIBRARY = str(Path(os.__file__).parent)
 _ENTRY = "radixserve.lang.compiled.tracing"
 _BASE = 0xF3A40  # a private plane: no text has these characters by chance
@@ -37,41 +37,63 @@ SHORT, LONG = ("", "", ""), (" \n", "aZ9 é", "\t ")
 class TracedValue(Standin):
     """A value, or a text with values in it, that a run will make. It can be put into a text."""
 
-    __slots__ = ("label", "pieces", "recorder")
+    __slots__ = ("_traced_label", "_traced_pieces", "_traced_recorder")
 
     def __init__(self, recorder: Recorder, pieces: tuple[Piece, ...], label: str) -> None:
-        self.recorder = recorder
-        self.pieces = pieces
-        self.label = label
+        self._traced_recorder = recorder
+        self._traced_pieces = pieces
+        self._traced_label = label
 
     def __add__(self, other: Any) -> Any:
-        return self._joined(self.pieces, other, in_front=True)
+        return self._traced_joined(self._traced_pieces, other, in_front=True)
 
     def __radd__(self, other: Any) -> Any:
-        return self._joined(self.pieces, other, in_front=False)
+        return self._traced_joined(self._traced_pieces, other, in_front=False)
 
     def __format__(self, spec: str) -> str:
-        if spec:
-            self.recorder.refuse(f"{self.label} is formatted by {spec!r}")
-        return self.recorder.mark(self)
+        self._traced_recorder.refuse(
+            f"{self._traced_label} is formatted by {spec!r}"
+            if spec
+            else f"{self._traced_label} is made a text by code that cannot be seen through"
+        )
 
     def __str__(self) -> str:
-        return self.recorder.mark(self)
+        return self.__format__("")
 
-    def _joined(self, own: tuple[Piece, ...], other: Any, in_front: bool) -> Any:
+    def _traced_joined(self, own: tuple[Piece, ...], other: Any, in_front: bool) -> Any:
         if is_text(other):
-            them = pieces_of(self.recorder, other)
-            return TracedValue(self.recorder, own + them if in_front else them + own, self.label)
+            them = pieces_of(self._traced_recorder, other)
+            return TracedValue(
+                self._traced_recorder, own + them if in_front else them + own, self._traced_label
+            )
         return Chain((*items(self), *items(other)) if in_front else (*items(other), *items(self)))
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        self.recorder.refuse(f"the type of {self.label} is asked for")
+        self._traced_recorder.refuse(f"the type of {self._traced_label} is asked for")
+
+
+class Slot:
+    """Stands for a traced value in a text that format() or % makes; a mark comes there."""
+
+    __slots__ = ("_traced",)
+
+    def __init__(self, traced: TracedValue) -> None:
+        self._traced = traced
+
+    def __format__(self, spec: str) -> str:
+        return format(self._traced, spec) if spec else str(self)
+
+    def __str__(self) -> str:
+        return self._traced._traced_recorder.mark(self._traced)
+
+    def __repr__(self) -> str:
+        return repr(self._traced)
 
 
 def _refusing(verb: str) -> Callable[..., NoReturn]:
     def refuse(self: TracedValue, *_: object) -> NoReturn:
-        self.recorder.refuse(f"{self.label} is {verb}")
+        self._traced_recorder.refuse(f"{self._traced_label} is {verb}")
 
     return refuse
 
@@ -93,7 +115,7 @@ for _verb, _names in _REFUSED.items():
 def _refuse_attribute(self: TracedValue, name: str) -> NoReturn:
     if name.startswith("__"):  # what Python looks for in any object
         raise AttributeError(name)
-    self.recorder.refuse(f".{name} of {self.label} is used")
+    self._traced_recorder.refuse(f".{name} of {self._traced_label} is used")
 
 
 setattr(TracedValue, "__getattr__", _refuse_attribute)  # noqa: B010 - mypy would allow any name
@@ -101,7 +123,7 @@ setattr(TracedValue, "__getattr__", _refuse_attribute)  # noqa: B010 - mypy woul
 
 def pieces_of(recorder: Recorder, value: Any) -> tuple[Piece, ...]:
     """The pieces of a text or a traced value."""
-    return value.pieces if type(value) is TracedValue else recorder.split(value)
+    return value._traced_pieces if type(value) is TracedValue else recorder.split(value)
 
 
 class Recorder:
@@ -116,6 +138,7 @@ class Recorder:
         self._mark = re.compile(f"{before}{_OPEN}{_NUMBER}{amid}{_CLOSE}{after}")
         self._marks: list[tuple[TracedValue, str, int]] = []
         self._found: set[int] = set()
+        self._kept: list[tuple[Any, str, Value]] = []
 
     def take(self, on: int, do: Doing) -> int:
         """Note a step; its number."""
@@ -134,7 +157,7 @@ class Recorder:
 
     def read(self, label: str) -> None:
         """A value of the model is read: an error of its call would be raised here."""
-        if is_caught(_user_frame(), _LANG, _ENTRY):
+        if is_caught(_user_frame(), LANG, _ENTRY):
             self.refuse(f"{label} is read where errors are caught, which a graph cannot do")
 
     def read_as_stream(self, name: str | None) -> None:
@@ -162,7 +185,7 @@ class Recorder:
                 continue
             number = int("".join(str(_DIGITS.index(digit)) for digit in part))
             self._found.add(number)
-            pieces += [_formatted(each) for each in self._marks[number][0].pieces]
+            pieces += [formatted(each) for each in self._marks[number][0]._traced_pieces]
         return template(pieces).pieces
 
     def refuse_marks(self, value: Any, what: str) -> None:
@@ -183,10 +206,10 @@ class Recorder:
     def quote(self, value: Any, what: str, at: tuple[str, int] | None = None) -> Value:
         """`value` as a graph holds it. at: where it comes from, if that is not the line at work."""
         if type(value) is TracedValue:
-            match value.pieces:
+            match value._traced_pieces:
                 case (Use() as use,) if not use.is_formatted:
                     return use
-            return template(value.pieces)
+            return template(value._traced_pieces)
         match value:
             case str() if type(value) is str:
                 made = template(self.split(value))
@@ -203,22 +226,43 @@ class Recorder:
                 return value
         return self.refuse(f"{what} is {value!r}, which no graph can hold", at)
 
+    def is_text(self, value: TracedValue) -> bool:
+        """Whether it will be a str, whatever comes."""
+        match value._traced_pieces:
+            case (Use(source=int() as number, is_formatted=False),):
+                return getattr(self.steps[number].do, "read", None) is None
+            case (Use(is_formatted=False),):
+                return False
+            case _:
+                return True
+
+    def keep(self, value: Any, what: str) -> None:
+        """A variable is `value`, and has to stay so."""
+        if type(value) in (list, tuple, dict):
+            self._kept.append((value, what, self.quote(value, what)))
+
+    def check_kept(self) -> None:
+        """Raise where an object that is a variable was changed after that."""
+        for value, what, quoted in self._kept:
+            if self.quote(value, what) != quoted:
+                self.refuse(f"{what} is changed in place, which no step does")
+
     def check_marks(self) -> None:
         """Raise where a text was made of a value and did not come into any step."""
         for number, (value, filename, line) in enumerate(self._marks):
             if number not in self._found:
-                reason = f"a text is made of {value.label} that no step has"
+                reason = f"a text is made of {value._traced_label} that no step has"
                 self.refuse(reason, (filename, line))
 
 
-def _formatted(piece: Piece) -> Piece:
+def formatted(piece: Piece) -> Piece:
     return piece if isinstance(piece, str) else Use(piece.source, piece.item, is_formatted=True)
 
 
 def _user_frame() -> Any:
     """The nearest frame outside of lang, or None."""
     frame: Any = sys._getframe(1)
-    while frame is not None and module_of(frame).startswith(_LANG):
+    while frame is not None and module_of(frame).startswith(LANG):
         frame = frame.f_back
     return frame
 
@@ -226,7 +270,9 @@ def _user_frame() -> Any:
 def _place() -> tuple[str, int]:
     """The line at work, of the program rather than of a library that it uses."""
     nearest = frame = _user_frame()
-    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARY):
+    while frame is not None and (
+        frame.f_code.co_filename.startswith(_LIBRARY) or module_of(frame).startswith(LANG)
+    ):
         frame = frame.f_back
     at = frame or nearest
     return ("", 0) if at is None else (at.f_code.co_filename, at.f_lineno)

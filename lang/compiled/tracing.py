@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from radixserve.lang.compiled.coding import graph_to_json
+from radixserve.lang.compiled.following import Following
 from radixserve.lang.compiled.graph import Graph
-from radixserve.lang.compiled.rewrite import rewritten
 from radixserve.lang.compiled.states import TracedAsyncState, TracedState, Track
 from radixserve.lang.compiled.traced import LONG, SHORT, Recorder, TracedValue
 from radixserve.lang.errors import DynamicProgram
@@ -27,6 +27,12 @@ class Placeholder:
 
     def __repr__(self) -> str:
         return "placeholder"
+
+    def __format__(self, spec: str) -> str:
+        raise TypeError("rs.placeholder is given for a whole argument, not for a part of one")
+
+    def __str__(self) -> str:
+        return format(self)
 
 
 placeholder = Placeholder()
@@ -96,6 +102,7 @@ class _Tracing:
             at = (self._func.__code__.co_filename, self._func.__code__.co_firstlineno)
             returned = recorder.quote(self._result(), f"what {name}() returns", at)
             recorder.check_marks()
+            recorder.check_kept()
         except DynamicProgram as fault:
             recorder.fault = recorder.fault or fault
         except Exception as error:
@@ -113,7 +120,7 @@ class _Tracing:
 
     def _call(self, state: Any) -> Any:
         _, *args = self._bound.args
-        return rewritten(self._func)(state, *args, **self._bound.kwargs)
+        return Following(self._recorder).must(self._func)(state, *args, **self._bound.kwargs)
 
     async def _acall(self, state: Any) -> Any:
         return await self._call(state)
