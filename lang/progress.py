@@ -5,6 +5,7 @@ Owns: what it looks like and how often it is drawn. Must not know: batches.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 
@@ -31,7 +32,7 @@ class Progress:
         if self._done != self._total:
             self._draw()
         if self._is_open:
-            print(file=sys.stderr, flush=True)
+            _show("\n")
             self._is_open = False
 
     def _draw(self) -> None:
@@ -43,4 +44,10 @@ class Progress:
             filled = WIDTH * self._done // self._total
             bar = f" [{'#' * filled}{'.' * (WIDTH - filled)}]"
         count = f"{self._done}/{'?' if self._total is None else self._total}"
-        print(f"\r{count}{bar}{rate}", end="", file=sys.stderr, flush=True)
+        _show(f"\r{count}{bar}{rate}")
+
+
+def _show(text: str) -> None:
+    """A batch does not end because nobody can see how far it is."""
+    with contextlib.suppress(OSError, ValueError):
+        print(text, end="", file=sys.stderr, flush=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import io
 import pickle
 import threading
 import weakref
@@ -250,3 +251,15 @@ def test_progress_of_a_batch_that_fails_ends_its_line(capsys):
     last = capsys.readouterr().err
     assert last.endswith("/s\n")
     assert "/?" in last
+
+
+def test_a_progress_bar_that_cannot_be_shown_ends_nothing(monkeypatch):
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr("sys.stderr", closed)
+
+    @sgl.function
+    def program(s):
+        s += "a" + sgl.gen("x")
+
+    assert len(program.run_batch([{}] * 3, backend=sgl.Mock(), progress_bar=True)) == 3

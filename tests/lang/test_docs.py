@@ -64,10 +64,12 @@ def test_every_exported_name_is_on_the_page():
     assert {name for name in rs.lang.__all__ if name not in page} <= beside
 
 
-def test_the_compiled_program_of_the_page(tiny_engine):
+def test_the_compiled_program_of_the_page(tiny_engine, tmp_path):
     namespace = {"rs": rs}
     [code] = blocks("language.md")
-    exec(compile(code, "language.md", "exec"), namespace)
+    page = tmp_path / "language.py"  # compile() reads the source of what it compiles
+    page.write_text(code)
+    exec(compile(code, str(page), "exec"), namespace)
     compiled, card = namespace["compiled"], namespace["card"]
     assert compiled.parameters == ("country",)
     assert compiled.constant_prefix == "SYSTEM: Be brief.\nUSER: What is the capital of "
