@@ -262,4 +262,5 @@ def test_a_progress_bar_that_cannot_be_shown_ends_nothing(monkeypatch):
     def program(s):
         s += "a" + sgl.gen("x")
 
-    assert len(program.run_batch([{}] * 3, backend=sgl.Mock(), progress_bar=True)) == 3
+    mock = sgl.Mock(["b"] * 3)
+    assert len(program.run_batch([{}] * 3, backend=mock, progress_bar=True)) == 3
