@@ -159,7 +159,8 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     value: JSON text of the schema, the pattern, the grammar, or a JSON list of the choices; empty
     for json_object. whitespace: blanks around JSON punctuation, one fixed spelling or runs of at
-    most 8; "python" writes a schema as the arguments of a Python call (structural tags only). marks: tokens with which the model marks its calls (Setup.marks) stand for their texts.
+    most 8; "python" writes a schema as the arguments of a Python call (structural tags only).
+    marks: tokens with which the model marks its calls (Setup.marks) stand for their texts.
     """
 
     kind: ConstraintKind
