@@ -13,13 +13,13 @@ import msgspec
 
 from radixserve.api.openai.schema import ChatRequest
 from radixserve.api.turns.toolbox import (
-    Mode,
     Tool,
     Toolbox,
     arguments_schema,
     check_count,
     check_name,
     check_unique,
+    mode_of,
     named_tool,
     need_tools,
 )
@@ -85,20 +85,10 @@ def _tool(raw: object, at: str) -> Tool:
 
 
 def _chosen(given: ChatRequest, tools: Sequence[Tool]) -> Toolbox:
-    mode: Mode = "auto"
     choice, many = given.tool_choice, given.parallel_tool_calls
     if isinstance(choice, dict):
         return _chosen_by_object(choice, given, tools)
-    match choice:
-        case None:
-            mode = "auto"
-        case "none" | "auto" | "required":
-            mode = choice
-        case _:
-            raise InvalidRequest(
-                f"tool_choice is none, auto, required or an object, not {choice!a:.60}",
-                param="tool_choice",
-            )
+    mode = mode_of(choice)
     if not tools:
         need_tools(mode == "required")
         return Toolbox()

@@ -12,13 +12,13 @@ import msgspec
 
 from radixserve.api.responses.schema import Told
 from radixserve.api.turns.toolbox import (
-    Mode,
     Tool,
     Toolbox,
     arguments_schema,
     check_count,
     check_name,
     check_unique,
+    mode_of,
     named_tool,
     need_tools,
 )
@@ -102,15 +102,7 @@ def _chosen(given: Told, shown: tuple[dict[str, Any], ...], tools: Sequence[Tool
     choice, many = given.tool_choice, given.parallel_tool_calls
     if isinstance(choice, dict):
         return _chosen_by_object(choice, Toolbox(shown=shown, tools=tuple(tools), many=many))
-    mode: Mode
-    match choice:
-        case "none" | "auto" | "required":
-            mode = choice
-        case _:
-            raise InvalidRequest(
-                f"tool_choice is none, auto, required or an object, not {choice!a:.60}",
-                param="tool_choice",
-            )
+    mode = mode_of(choice)
     if not tools:
         need_tools(mode == "required")
         return Toolbox()

@@ -54,6 +54,19 @@ class Toolbox:
         return frozenset() if self.mode == "none" else frozenset(tool.name for tool in self.tools)
 
 
+def mode_of(choice: object) -> Mode:
+    """tool_choice where it is no object; null is auto."""
+    match choice:
+        case None:
+            return "auto"
+        case "none" | "auto" | "required":
+            return choice
+    raise InvalidRequest(
+        f"tool_choice is none, auto, required or an object, not {choice!a:.60}",
+        param="tool_choice",
+    )
+
+
 def check_name(name: str, param: str, longest: int = 64) -> None:
     """Raise InvalidRequest unless a function may be called so."""
     if not re.fullmatch(r"[A-Za-z0-9_-]+", name) or len(name) > longest:
