@@ -23,6 +23,16 @@ class EngineDead(RadixServeError):
     """The engine process ended or fell silent; everything in flight has failed."""
 
 
+ENGINE_RETRY_AFTER = 5.0  # seconds
+
+
+class EngineAway(EngineDead):
+    """The same where another engine may take its place, or it may go on: a call may be repeated."""
+
+    status = 503
+    retry_after = ENGINE_RETRY_AFTER
+
+
 class RequestError(RadixServeError):
     """One request cannot be served. Ends that request and disturbs no other.
 

@@ -17,7 +17,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from radixserve.errors import EngineDead, RequestError
+from radixserve.errors import ENGINE_RETRY_AFTER, EngineDead, RequestError
 from radixserve.log import logger
 
 _TYPES = {
@@ -26,7 +26,6 @@ _TYPES = {
     429: "rate_limit_error",
     499: "cancelled_error",
 }
-ENGINE_RETRY_AFTER = 5.0  # seconds
 MAX_SAID = 2000  # characters
 ENVELOPE = "radixserve.envelope"  # in a call's scope: the Envelope of its dialect
 

@@ -38,7 +38,7 @@ PATH = "/v1/programs"
 def routes(front: Front) -> APIRouter:
     """POST /v1/programs."""
     router = APIRouter()
-    http, service = front.config.http, ProgramService(front.service)
+    http, service = front.config.http, ProgramService(front.service, may_return=True)
     limits = limits_of(http)
 
     async def programs(request: Request) -> Response:

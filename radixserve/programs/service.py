@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any, cast
 
+from radixserve.errors import EngineAway, EngineDead
 from radixserve.lang.backends.base import Backend, Body, Reply
 from radixserve.lang.compiled.replay import Replay
 from radixserve.lang.interpreter import Interpreter
@@ -22,14 +23,16 @@ from radixserve.programs.telling import Event, TellingCaller, Told
 
 
 class ProgramService:
-    """The two verbs run and stream. service: makes the calls.
+    """The two verbs run and stream. service: makes the calls. may_return: an engine that is gone
+    may be replaced or go on, so calls that fail with it are tried again as others are.
 
     Both raise what a call raised, or what the language raises; cancelling one, or closing the
     stream, aborts every call.
     """
 
-    def __init__(self, service: NativeService) -> None:
+    def __init__(self, service: NativeService, *, may_return: bool = False) -> None:
         self._service = service
+        self._may_return = may_return
 
     async def run(self, job: Job) -> dict[str, Any]:
         """The result: id, returns, variables, text, messages, usage, and calls if wanted."""
@@ -67,7 +70,7 @@ class ProgramService:
 
     def _open(self, job: Job, told: Told) -> Run:
         # Run takes backends of threads, too; on a loop it only uses the verbs of loops.
-        backend = cast("Backend", _LoopBackend(self._service, job.beside))
+        backend = cast("Backend", _LoopBackend(self._service, job.beside, self._may_return))
         return Run(
             backend,
             job.settings,
@@ -87,25 +90,39 @@ class ProgramService:
 
 
 class _LoopBackend:
-    """The native dialect as a backend of this loop. beside: fields of each call."""
+    """The native dialect as a backend of this loop. beside: fields of each call. may_return: see
+    ProgramService."""
 
-    def __init__(self, service: NativeService, beside: dict[str, Any]) -> None:
+    def __init__(self, service: NativeService, beside: dict[str, Any], may_return: bool) -> None:
         self._service = service
         self._beside = beside
+        self._may_return = may_return
 
     async def agenerate(self, body: Body) -> Reply | list[Reply]:
-        return await self._service.generate(body | self._beside)
+        with self._told():
+            return await self._service.generate(body | self._beside)
 
     async def achoose(self, body: Body) -> Reply:
-        return cast("Reply", await self._service.generate(body | self._beside))
+        return cast("Reply", await self.agenerate(body))
 
     async def astream(self, body: Body) -> AsyncGenerator[Reply, None]:
-        async with contextlib.aclosing(self._service.stream(body | self._beside)) as chunks:
-            async for chunk in chunks:
-                yield chunk
+        with self._told():
+            async with contextlib.aclosing(self._service.stream(body | self._beside)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
 
     def abort(self, rid: str) -> None:
         self._service.abort(rid)
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """An engine that may return is away for a moment."""
+        try:
+            yield
+        except EngineDead as error:
+            if self._may_return:
+                raise EngineAway(str(error)) from error
+            raise
 
 
 def _name_winners(root: Interpreter, events: list[Event]) -> None:

@@ -76,7 +76,7 @@ class ScriptedGateway:
         self.closed_early: list[str] = []
         self.ended_programs: list[tuple[str, str]] = []  # id, namespace
         self.running = 0
-        self.refusal: RequestError | None = None
+        self.refusal: RequestError | EngineDead | None = None
         self.failure: Exception | None = None  # raised after the second token
         self.gate: asyncio.Event | None = None  # waited for before the third token
         self.at_gate = 0  # requests that have come to it

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import radixserve.lang as sgl
 from radixserve.api.programs import PATH
-from radixserve.errors import InvalidRequest, QueueFull
+from radixserve.errors import EngineAway, EngineDead, InvalidRequest, QueueFull
 from radixserve.lang.compiled.reading import GraphLimits
 from radixserve.programs.request import ProgramLimits, read_job
-from tests.api.scripted import ScriptedGateway
+from tests.api.scripted import ScriptedGateway, client
 from tests.api.talk import answered, ask, error_of, events_of, streamed
 from tests.api.test_clients_leave import LeavingClient
 
@@ -254,6 +254,26 @@ def test_a_failure_amid_a_call(gateway):
     error = error_of(ask(gateway, PATH, BODY), 500)
     assert "secret" not in error["message"]
     assert gateway.running == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_is_repeated_when_the_engine_is_back(gateway, monkeypatch, stream):
+    monkeypatch.setattr(EngineAway, "retry_after", 0.0)
+    gateway.refusal = EngineDead("it ended")
+    body = BODY | {"stream": stream}
+    assert error_of(ask(gateway, PATH, body), 503)["code"] == "engine_dead"
+    gateway.requests.clear()
+
+    async def go():
+        async with client(gateway) as own:
+            call = asyncio.create_task(own.post(PATH, json=body | {"retries": 1}))
+            while not gateway.requests:
+                await asyncio.sleep(0.002)
+            gateway.refusal = None
+            return await call
+
+    assert "the quick" in asyncio.run(go()).text
+    assert [each.rid.endswith("-try2") for each in gateway.requests][:3] == [False, True, False]
 
 
 def test_a_value_that_is_no_text_is_the_clients_fault(gateway):
