@@ -54,7 +54,8 @@ def documents(path: pathlib.Path, count: int) -> pathlib.Path:
 def test_200_documents_killed_half_way_and_resumed(tiny_model, tmp_path) -> None:
     source = documents(tmp_path / "in.jsonl", DOCUMENTS)
     output = tmp_path / "out.jsonl"
-    flags = ("--max-tokens", 16, "--seed", 3, "--prompt-template", "Read: {text}", "--window", 16)
+    # Few at a time and long, so that the signals come before the end.
+    flags = ("--max-tokens", 40, "--seed", 3, "--prompt-template", "Read: {text}", "--window", 4)
 
     def lines() -> int:
         return output.read_bytes().count(b"\n") if output.exists() else 0
