@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import httpx
 
 _CONNECT_SECONDS = 10.0
+# Many servers close a connection that was idle for 5 s, and a call sent in that moment is lost.
+IDLE_SECONDS = 2.0
 
 
 class Transport:
@@ -41,7 +43,7 @@ class Transport:
             # Reading the machine's certificates takes longer than many calls do.
             "verify": verify if base_url.startswith("https:") else False,
             "timeout": httpx.Timeout(timeout, connect=_CONNECT_SECONDS, pool=None),
-            "limits": httpx.Limits(max_connections=None),
+            "limits": httpx.Limits(max_connections=None, keepalive_expiry=IDLE_SECONDS),
         }
         self._client = httpx.Client(**self._options)
         self._holders: weakref.WeakKeyDictionary[

@@ -35,6 +35,9 @@ from radixserve.metrics.prometheus import Metrics, Observation
 from radixserve.metrics.tracing import Traces, otlp_provider
 
 ABORT_SECONDS = 2
+# Clients and proxies keep idle connections, most for 60 s at most. They must be the first to close
+# one: a call that is sent in the moment in which the server does is lost.
+KEEP_ALIVE_SECONDS = 75
 RESTART_SECONDS = (1.0, 30.0)  # before a failed restart is tried again: at first, at most
 
 
@@ -175,6 +178,7 @@ class _Server:
             access_log=False,
             lifespan="off",
             server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=ABORT_SECONDS,
             ssl_certfile=http.ssl_certfile or None,
             ssl_keyfile=http.ssl_keyfile or None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import pathlib
@@ -336,3 +337,16 @@ def test_tls(tiny_model, tmp_path) -> None:
             httpx.get(f"{running.url}/health")
     finally:
         running.stop()
+
+
+@pytest.mark.slow
+def test_an_idle_connection_is_kept(supervised: Server) -> None:
+    """Longer than clients do: openai's keeps one for 5 s, and would lose a call sent as it ends."""
+    connection = http.client.HTTPConnection("127.0.0.1", supervised.port, timeout=5)
+    with contextlib.closing(connection):
+        for pause in (0, 6):
+            time.sleep(pause)
+            connection.request("GET", "/health")
+            reply = connection.getresponse()
+            reply.read()
+            assert reply.status == 200

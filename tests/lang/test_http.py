@@ -8,6 +8,7 @@ import threading
 import pytest
 
 import radixserve.lang as sgl
+from radixserve.lang.backends import transport
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -183,3 +184,39 @@ def test_a_lost_connection_names_the_address():
     with pytest.raises(sgl.BackendError, match=r"http://127\.0\.0\.1:9/get_model_info"):
         endpoint.get_model_info()
     endpoint.close()
+
+
+class Kept(http.server.ThreadingHTTPServer):
+    """Keeps connections open and counts them."""
+
+    daemon_threads = True
+    connections = 0
+    refusal = None
+
+    def process_request(self, request, client_address):
+        self.connections += 1
+        super().process_request(request, client_address)
+
+
+class KeptHandler(Handler):
+    protocol_version = "HTTP/1.1"
+
+    def note(self, body):
+        pass
+
+
+@pytest.mark.parametrize("idle", [60.0, 0.0])
+def test_a_connection_that_has_idled_is_not_used_again(monkeypatch, idle):
+    """Its server may close it in that very moment, and the call would be lost."""
+    assert transport.IDLE_SECONDS < 5, "when many servers do"
+    monkeypatch.setattr(transport, "IDLE_SECONDS", idle)
+    with Kept(("127.0.0.1", 0), KeptHandler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        endpoint = sgl.RuntimeEndpoint(f"http://127.0.0.1:{server.server_port}")
+        try:
+            for _ in range(3):
+                endpoint.flush_cache()
+        finally:
+            endpoint.close()
+            server.shutdown()
+    assert server.connections == (1 if idle else 3)
