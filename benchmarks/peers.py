@@ -15,7 +15,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from benchmarks.serving.client import Endpoint, PeerError
 from benchmarks.serving.report import flat, table
@@ -30,15 +30,22 @@ _LETTERS = "abcd"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Exits with 0, 1 (a side failed) or 2 (usage)."""
+    """Exits with 0, 1 (a side failed) or 2 (usage). However it ends, what has been measured by then
+    is told."""
     options, names = _parse(arguments)
     # What stands still must go on again, also when this process is asked to end.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    results: list[Result] = []
     try:
-        results = _measure(options, names)
+        results.extend(_measured(options, names))
     except (PeerError, RadixServeError) as error:
         print(f"peers: {error}", file=sys.stderr)
         sys.exit(1)
+    finally:
+        _tell(results, options)
+
+
+def _tell(results: list[Result], options: argparse.Namespace) -> None:
     if results:
         print("\n" + table(results))
     if options.json:
@@ -96,7 +103,7 @@ def _sides(options: argparse.Namespace) -> list[Side]:
     return sides
 
 
-def _measure(options: argparse.Namespace, names: Sequence[str]) -> list[Result]:
+def _measured(options: argparse.Namespace, names: Sequence[str]) -> Iterator[Result]:
     tokenizer = Tokenizer.load(resolve(options.model))
 
     def encode(text: str) -> list[int]:
@@ -110,12 +117,10 @@ def _measure(options: argparse.Namespace, names: Sequence[str]) -> list[Result]:
     print(f"seed {plan.seed}, {plan.rounds} rounds after a warm-up, {len(sides)} sides")
     if "W8" in names:
         print(W8_NOTE)
-    results = []
     for name in names:
         start = time.perf_counter()
-        results.append(measure(name, WORKLOADS[name], sides, plan, encode))
+        yield measure(name, WORKLOADS[name], sides, plan, encode)
         print(f"{name} done in {time.perf_counter() - start:.0f} s", flush=True)
-    return results
 
 
 if __name__ == "__main__":

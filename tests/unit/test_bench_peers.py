@@ -73,6 +73,28 @@ def test_a_side_that_gives_another_length_fails_loudly(model: pathlib.Path):
     assert "short: call 0 gave 29 tokens, 32 were asked for" in done.stderr
 
 
+def test_what_was_measured_before_a_side_failed_is_told(
+    model: pathlib.Path, tmp_path: pathlib.Path
+):
+    file = tmp_path / "out.json"
+    # W2's prompts have 20 tokens and more in common, the only one of W0 has nothing.
+    with serving(Peer(cached=20)) as peer:
+        done = peers(
+            model,
+            f"--a={peer.url}",
+            "--workloads=W2,W0",
+            "--quick",
+            "--rounds=1",
+            f"--json={file}",
+        )
+    assert done.returncode == 1
+    assert "knew them already" in done.stderr
+    assert "| W2 " in done.stdout
+    values = json.loads(file.read_text())
+    assert values["W2.a.makespan_s"] > 0
+    assert not any(name.startswith("W0") for name in values)
+
+
 def test_w8_says_how_to_start_the_servers(model: pathlib.Path):
     with serving(Peer()) as peer:
         done = peers(model, f"--a={peer.url}", "--workloads=W8", "--quick", "--rounds=1")
