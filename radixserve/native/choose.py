@@ -88,6 +88,8 @@ def choosing(
     """
     if call.body.stream:
         raise InvalidRequest("a choice list is not streamed", param="stream")
+    if call.body.tools:
+        raise InvalidRequest("a choice list calls nothing: leave tools out", param="tools")
     given = call.body.sampling_params
     names = [
         name

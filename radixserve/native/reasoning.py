@@ -1,13 +1,12 @@
-"""Reasoning in native bodies and replies.
+"""Reasoning in native bodies.
 
-Owns: its two fields, what is wrong with them, the reply's reasoning beside its text. Must not know:
-tags, how their end is enforced.
+Owns: its two fields, what is wrong with them. Must not know: tags, how their end is enforced,
+replies.
 """
 
 from __future__ import annotations
 
 from radixserve.errors import InvalidRequest
-from radixserve.text.reasoning import ReasoningParser, Thought
 from radixserve.text.renderer import Renderer
 from radixserve.wire.reasoning import Reasoning
 
@@ -39,20 +38,3 @@ def no_reasoning(field: str) -> InvalidRequest:
         param=field,
         code="unsupported_parameter",
     )
-
-
-class Apart:
-    """The text of one output as it grows: reasoning, and text without it."""
-
-    def __init__(self, parser: ReasoningParser) -> None:
-        self.reasoning = ""
-        self.text = ""
-        self._parser = parser
-
-    def add(self, text: str, is_last: bool) -> None:
-        pieces = self._parser.feed(text)
-        for piece in [*pieces, *self._parser.finish()] if is_last else pieces:
-            if isinstance(piece, Thought):
-                self.reasoning += piece.text
-            else:
-                self.text += piece.text

@@ -15,11 +15,11 @@ from radixserve.chunks import Chunk, Finish
 from radixserve.native.collect import Output, finished
 from radixserve.native.entries import Entry, PromptEntries, Spelt
 from radixserve.native.explained import cache_fields
-from radixserve.native.reasoning import Apart
+from radixserve.native.hearing import Spoken, hearing_of
 from radixserve.native.request import Call
 from radixserve.text.parts import EncodedPrompt
-from radixserve.text.reasoning import parser_of
 from radixserve.text.tokenizer import Tokenizer
+from radixserve.text.tool_calls import Syntax
 from radixserve.wire.messages import FinishReason
 
 
@@ -35,6 +35,7 @@ class Answer:
         position: int,
         index: int,
         tokenizer: Tokenizer,
+        syntax: Syntax,
         sister: Answer | None = None,
     ) -> None:
         self.index = index
@@ -56,19 +57,28 @@ class Answer:
         self._top_entries: list[list[Entry]] = []  # the ids asked for by name behind the best
         self._started = time.perf_counter()
         self._latency = 0.0
-        self._apart = self._told_apart()
+        self._spoken = self._told_apart(syntax)
 
-    def _told_apart(self) -> Apart | None:
-        reasoning = self._call.requests[self._position].reasoning
-        if reasoning is None or not self._call.body.separate_reasoning:
+    def _told_apart(self, syntax: Syntax) -> Spoken | None:
+        """None where the text is told as it is."""
+        call, reasoning = self._call, self._call.requests[self._position].reasoning
+        separates = call.body.separate_reasoning
+        if not call.names and (reasoning is None or not separates):
             return None
-        is_bound = self._call.wishes[self._position] is not None
-        return Apart(parser_of(reasoning, is_bound=is_bound))
+        hearing = hearing_of(
+            syntax,
+            call.names,
+            reasoning,
+            is_marked=call.marked[self._position],
+            is_bound=call.wishes[self._position] is not None,
+            separates=separates,
+        )
+        return Spoken(hearing, syntax.new_id)
 
     def add(self, chunk: Chunk) -> None:
         self._output.add(chunk)
-        if self._apart is not None:
-            self._apart.add(chunk.text, chunk.finish is not None)
+        if self._spoken is not None:
+            self._spoken.add(chunk.text, chunk.finish is not None)
         if chunk.prompt_scores is not None:
             self._prompt_entries.grow()
         if chunk.logprobs is not None:
@@ -113,14 +123,18 @@ class Answer:
             spelt = {} if reasoning is None else reasoning.spelt
             kept = kept_ids(output, output.finish, self._tokenizer, spelt)
             meta["kept_ids"], meta["kept_tail"] = kept
-        said: dict[str, Any] = {"text": output.text}
-        if self._call.body.separate_reasoning:
-            apart = self._apart
-            said = {
-                "text": output.text if apart is None else apart.text,
-                "reasoning_content": "" if apart is None else apart.reasoning,
-            }
+        said = self._said()
         return {**said, "output_ids": list(output.ids), "meta_info": meta}
+
+    def _said(self) -> dict[str, Any]:
+        spoken, body = self._spoken, self._call.body
+        said: dict[str, Any] = {"text": self._output.text if spoken is None else spoken.text}
+        if body.separate_reasoning:
+            said["reasoning_content"] = "" if spoken is None else spoken.thoughts
+        if self._call.names:
+            calls = [] if spoken is None else spoken.calls
+            said["tool_calls"] = [{**each, "function": {**each["function"]}} for each in calls]
+        return said
 
     def _entries_of_prompt(self) -> PromptEntries:
         start = self._call.body.logprob_start_len

@@ -23,6 +23,9 @@ from radixserve.native.fields import Name, Path, Seconds, read
 from radixserve.native.prompts import Prompt, ids_bytes, read_prompts
 from radixserve.native.reasoning import reasoning_of
 from radixserve.native.sampling import Asked, Sampling, sampling_params
+from radixserve.native.tool_wish import is_marked, tool_wish
+from radixserve.native.toolbox import Toolbox
+from radixserve.native.tools import toolbox_of
 from radixserve.text.tokenizer import check_text
 from radixserve.wire.messages import ProgramRef
 from radixserve.wire.params import MAX_TOP_LOGPROBS
@@ -60,6 +63,9 @@ class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     timeout_s: seconds after which it is ended, whatever it waits for; what it has is the answer.
     explain_cache: tell why no more of the prompt was cached, see explained.cache_fields.
+    tools, tool_choice, parallel_tool_calls: what outputs may call, as in chat; calls stand in
+    tool_calls beside text, which is without them. The prompt is to tell of the tools: parts by a
+    tools part.
     separate_reasoning: reasoning_content stands beside text, which is without it.
     thinking_token_budget: most tokens of reasoning. With either, constraints and stop strings hold
     behind the reasoning.
@@ -82,6 +88,9 @@ class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     timeout_s: Seconds | None = None
     program: dict[str, Any] | None = None
     explain_cache: bool = False
+    tools: list[Any] = []
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool = True
     separate_reasoning: bool = False
     thinking_token_budget: int | None = None
 
@@ -100,6 +109,8 @@ class Call:
     """What one body asks for. batched: a list came in, so a list goes out.
 
     wishes: what the outputs of each request are to be bound to; the requests do not say it yet.
+    names: of the functions that outputs may call. marked: whether those of each request do so
+    behind a mark, see tool_wish.is_marked.
     """
 
     name: str
@@ -109,6 +120,8 @@ class Call:
     wishes: tuple[Wish | None, ...]
     batched: bool
     wanted: Wanted
+    names: frozenset[str]
+    marked: tuple[bool, ...]
 
 
 def prepare(raw: object, gateway: Door) -> Call:
@@ -122,6 +135,7 @@ def prepare(raw: object, gateway: Door) -> Call:
         check_text(getattr(body, name), name)
     prompts, batched = read_prompts(body, gateway)
     wanted = _wanted(body)
+    box = toolbox_of(body)
     program = program_ref(body.program)
     rids = _rids(body, len(prompts), batched)
     params = _each_sampling(body, len(prompts), batched)
@@ -160,10 +174,24 @@ def prepare(raw: object, gateway: Door) -> Call:
         body=body,
         prompts=tuple(prompts),
         requests=tuple(requests),
-        wishes=tuple(asked.wish for asked in params),
+        wishes=tuple(_wish(box, asked, gateway) for asked in params),
         batched=batched,
         wanted=wanted,
+        names=box.names,
+        marked=tuple(is_marked(box, asked.wish) for asked in params),
     )
+
+
+def _wish(box: Toolbox, asked: Asked, gateway: Door) -> Wish | None:
+    """What outputs are bound to, their calls and what else is asked for in one."""
+    if box.names and asked.wish is not None and asked.wish.tells_fields:
+        raise InvalidRequest(
+            "field_logprobs and tools exclude each other: a call has no fields of the answer",
+            param="sampling_params.field_logprobs",
+            code="conflicting_parameters",
+        )
+    syntax = gateway.renderer.speech.syntax
+    return tool_wish(box, asked.wish, syntax, "sampling_params.max_new_tokens")
 
 
 def _check_place(raw: object) -> None:

@@ -88,12 +88,14 @@ class NativeService:
 def _answers(call: Call, gateway: Door) -> list[list[Answer]]:
     """For each prompt its n answers; index counts through them all."""
     answers: list[list[Answer]] = []
-    index = 0
+    index, renderer = 0, gateway.renderer
     for position, request in enumerate(call.requests):
         row: list[Answer] = []
         for _ in range(request.params.n):
             first = row[0] if row else None
-            row.append(Answer(call, position, index, gateway.renderer.tokenizer, first))
+            row.append(
+                Answer(call, position, index, renderer.tokenizer, renderer.speech.syntax, first)
+            )
             index += 1
         answers.append(row)
     return answers

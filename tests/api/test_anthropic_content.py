@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radixserve.api.anthropic.content import Content
-from radixserve.api.turns.hearing import Hearing
+from radixserve.native.hearing import Hearing
 from radixserve.text.reasoning import THINK, HeardParser, ReasoningParser
 from radixserve.text.tool_calls import SYNTAXES
 from tests.api.tool_talk import CALL, NOW_CALL

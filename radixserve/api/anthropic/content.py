@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from radixserve.api.turns.hearing import Heard, Hearing
+from radixserve.native.hearing import Heard, Hearing
 from radixserve.text.reasoning import Thought
 from radixserve.text.tool_calls_stream import Argued, Begun, Said
 

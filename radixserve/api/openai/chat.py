@@ -18,7 +18,6 @@ from radixserve.api.openai.schema import (
     Message,
     ToolCall,
 )
-from radixserve.api.openai.tools import toolbox_of
 from radixserve.api.openai.turn import Turn
 from radixserve.api.turns.ask import Ask, prepare
 from radixserve.api.turns.reasoning import SWITCHES, Thoughts
@@ -26,6 +25,7 @@ from radixserve.chunks import Chunk, Finish
 from radixserve.errors import InvalidRequest
 from radixserve.native.calls import Door
 from radixserve.native.fields import read
+from radixserve.native.tools import toolbox_of
 from radixserve.text.tokenizer import Tokenizer
 from radixserve.wire.params import MAX_TOP_LOGPROBS
 

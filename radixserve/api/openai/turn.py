@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from radixserve.api.turns.hearing import Heard, Hearing
+from radixserve.native.hearing import Heard, Hearing, Spoken
 from radixserve.text.reasoning import Thought
 from radixserve.text.tool_calls_stream import Argued, Begun, Said
 
@@ -24,51 +24,44 @@ class Turn:
     """
 
     def __init__(self, hearing: Hearing, new_id: Callable[[], str]) -> None:
-        self._hearing = hearing
-        self._new_id = new_id
-        self._text = ""
-        self._thoughts = ""
-        self._calls: list[Event] = []
+        self._spoken = Spoken(hearing, new_id)
 
     @property
     def has_calls(self) -> bool:
         """A call has begun."""
-        return bool(self._calls)
+        return bool(self._spoken.calls)
 
     def opening(self) -> Event:
         """The first delta of a stream."""
-        return {"role": "assistant", "content": None if self._hearing.has_tools else ""}
+        return {"role": "assistant", "content": None if self._spoken.has_tools else ""}
 
     def add(self, text: str, is_last: bool) -> list[Event]:
         """Deltas of what `text` adds."""
-        deltas = [self._delta(event) for event in self._hearing.add(text, is_last)]
-        if is_last and self._hearing.has_tools and not self._text and not self._calls:
+        spoken = self._spoken
+        deltas = [self._delta(event) for event in spoken.add(text, is_last)]
+        if is_last and spoken.has_tools and not spoken.text and not spoken.calls:
             deltas.append({"content": ""})
         return deltas
 
     def message(self) -> Event:
         """The whole message, once all text was added."""
-        content = self._text if self._text or not self._calls else None
+        spoken = self._spoken
+        content = spoken.text if spoken.text or not spoken.calls else None
         message: Event = {"role": "assistant", "content": content, "refusal": None}
-        if self._hearing.has_thoughts:
-            message |= _thought(self._thoughts or None)
-        return message | {"tool_calls": self._calls} if self._calls else message
+        if spoken.has_thoughts:
+            message |= _thought(spoken.thoughts or None)
+        return message | {"tool_calls": spoken.calls} if spoken.calls else message
 
     def _delta(self, event: Heard) -> Event:
         match event:
             case Thought(text):
-                self._thoughts += text
                 return _thought(text)
             case Said(text):
-                self._text += text
                 return {"content": text}
             case Begun(index, name):
-                function = {"name": name, "arguments": ""}
-                call = {"id": self._new_id(), "type": "function", "function": function}
-                self._calls.append(call)
-                return {"tool_calls": [{"index": index, **call, "function": dict(function)}]}
+                call = {**self._spoken.calls[index], "function": {"name": name, "arguments": ""}}
+                return {"tool_calls": [{"index": index, **call}]}
             case Argued(index, text):
-                self._calls[index]["function"]["arguments"] += text
                 return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
 
 

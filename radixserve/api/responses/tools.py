@@ -11,7 +11,9 @@ from typing import Any, Literal
 import msgspec
 
 from radixserve.api.responses.schema import Told
-from radixserve.api.turns.toolbox import (
+from radixserve.errors import InvalidRequest
+from radixserve.native.fields import read
+from radixserve.native.toolbox import (
     Tool,
     Toolbox,
     arguments_schema,
@@ -22,8 +24,6 @@ from radixserve.api.turns.toolbox import (
     named_tool,
     need_tools,
 )
-from radixserve.errors import InvalidRequest
-from radixserve.native.fields import read
 from radixserve.text.conversation import strings_in
 from radixserve.text.tokenizer import check_text
 

@@ -11,18 +11,17 @@ from typing import Any
 
 import msgspec
 
-from radixserve.api.turns.hearing import Hearing
 from radixserve.api.turns.reasoning import Thoughts, reasoning_of, variables_of
-from radixserve.api.turns.toolbox import Toolbox
-from radixserve.api.turns.wishes import is_marked, tool_wish
 from radixserve.chunks import Request
 from radixserve.errors import InvalidRequest
 from radixserve.native import bound
 from radixserve.native.calls import Calls, Door, Numbered, new_rid, room_of
 from radixserve.native.constraint import Wish
 from radixserve.native.fields import Name, Seconds
+from radixserve.native.hearing import Hearing, hearing_of
 from radixserve.native.request import check_rid, namespace, program_ref
-from radixserve.text.reasoning import HeardParser, ReasoningParser, WholeParser, parser_of
+from radixserve.native.tool_wish import is_marked, tool_wish
+from radixserve.native.toolbox import Toolbox
 from radixserve.text.tokenizer import Tokenizer
 from radixserve.text.tool_calls import Syntax
 from radixserve.wire.params import SamplingParams
@@ -77,19 +76,13 @@ class Asked:
 
     def hearing(self) -> Hearing:
         """A fresh one, for one output."""
-        calls = None
-        if self.names:
-            calls = self.syntax.parser(self.names, is_marked=self.is_marked)
-        reasoning = self.request.reasoning
-        thoughts: ReasoningParser | WholeParser | None = None
-        if reasoning is not None and self.separates:
-            thoughts = parser_of(reasoning, is_bound=bool(self.wish))
-        elif reasoning is not None:
-            thoughts = WholeParser(reasoning)
-        return Hearing(
-            HeardParser(thoughts, calls),
-            has_tools=bool(self.names),
-            has_thoughts=isinstance(thoughts, ReasoningParser),
+        return hearing_of(
+            self.syntax,
+            self.names,
+            self.request.reasoning,
+            is_marked=self.is_marked,
+            is_bound=bool(self.wish),
+            separates=self.separates,
         )
 
     def start(self, calls: Calls) -> Numbered:

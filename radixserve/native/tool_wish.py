@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from radixserve.api.turns.toolbox import Toolbox
 from radixserve.errors import InvalidRequest
 from radixserve.native.constraint import Wish
+from radixserve.native.toolbox import Toolbox
 from radixserve.text.tool_calls import Syntax
 from radixserve.wire.params import Constraint, Writing
 

@@ -1,4 +1,4 @@
-"""The tools of a chat body.
+"""The tools of a body, as OpenAI's chat and the native dialect write them.
 
 Owns: what tools, tool_choice and parallel_tool_calls may say. Must not know: how calls are written,
 messages.
@@ -7,12 +7,13 @@ messages.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
-from radixserve.api.openai.schema import ChatRequest
-from radixserve.api.turns.toolbox import (
+from radixserve.errors import InvalidRequest
+from radixserve.native.fields import read
+from radixserve.native.toolbox import (
     Tool,
     Toolbox,
     arguments_schema,
@@ -23,10 +24,16 @@ from radixserve.api.turns.toolbox import (
     named_tool,
     need_tools,
 )
-from radixserve.errors import InvalidRequest
-from radixserve.native.fields import read
 from radixserve.text.conversation import strings_in
 from radixserve.text.tokenizer import check_text
+
+
+class ToolFields(Protocol):
+    """The fields of a body that say what an output may call."""
+
+    tools: list[Any]
+    tool_choice: str | dict[str, Any] | None
+    parallel_tool_calls: bool
 
 
 class _Tool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -58,7 +65,7 @@ class _Allowed(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tools: list[dict[str, Any]]
 
 
-def toolbox_of(given: ChatRequest) -> Toolbox:
+def toolbox_of(given: ToolFields) -> Toolbox:
     """Raises InvalidRequest naming the field. Whether the schemas can be enforced is not looked
     at."""
     check_count(len(given.tools))
@@ -84,7 +91,7 @@ def _tool(raw: object, at: str) -> Tool:
     return Tool(function.name, arguments_schema(function.parameters, place), place)
 
 
-def _chosen(given: ChatRequest, tools: Sequence[Tool]) -> Toolbox:
+def _chosen(given: ToolFields, tools: Sequence[Tool]) -> Toolbox:
     choice, many = given.tool_choice, given.parallel_tool_calls
     if isinstance(choice, dict):
         return _chosen_by_object(choice, given, tools)
@@ -95,7 +102,7 @@ def _chosen(given: ChatRequest, tools: Sequence[Tool]) -> Toolbox:
     return Toolbox(shown=tuple(given.tools), tools=tuple(tools), mode=mode, many=many)
 
 
-def _chosen_by_object(raw: dict[str, Any], given: ChatRequest, tools: Sequence[Tool]) -> Toolbox:
+def _chosen_by_object(raw: dict[str, Any], given: ToolFields, tools: Sequence[Tool]) -> Toolbox:
     choice = read(_Choice, raw, at="tool_choice")
     need_tools(not tools)
     shown = tuple(given.tools)
@@ -114,7 +121,7 @@ def _chosen_by_object(raw: dict[str, Any], given: ChatRequest, tools: Sequence[T
     )
 
 
-def _allowed(raw: dict[str, Any], given: ChatRequest, tools: Sequence[Tool]) -> Toolbox:
+def _allowed(raw: dict[str, Any], given: ToolFields, tools: Sequence[Tool]) -> Toolbox:
     at = "tool_choice.allowed_tools"
     allowed = read(_Allowed, raw, at=at)
     if not allowed.tools:
