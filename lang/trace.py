@@ -86,7 +86,7 @@ class _Echo(Mock):
 
     def __init__(self) -> None:
         self.answer = ""
-        super().__init__(self._named, is_instant=True)
+        super().__init__(self._named, logprob=lambda *_: -1.0, is_instant=True)
 
     def _refuse_unknown(self, body: Body) -> None:
         """Nothing: it stands for backends that may know."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import bisect
 import contextlib
-import inspect
+import math
 import random
 import re
 import threading
@@ -25,11 +25,12 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from radixserve.lang.backends import foreign
 from radixserve.lang.backends.base import Body, Reply
 from radixserve.lang.backends.samples import is_constrained, sample
+from radixserve.lang.backends.scripts import Function, Told, as_script
 from radixserve.lang.backends.threaded import ThreadedBackend
 from radixserve.lang.errors import BackendError
 
@@ -38,8 +39,8 @@ _MARKS = {BOS: "<bos>", END: "<end>", 258: "<system>", 259: "<user>", 260: "<ass
 _OPENS = {"system": 258, "user": 259, "assistant": 260}
 _FIRST_PIECE = 300
 
-FullScript = Callable[[str, Body], str | list[str]]
-Script = Callable[[str], str | list[str]] | FullScript
+_NEVER = -20.0  # log-probability of the tokens of a choice that a reply passes over
+
 Logprob = Callable[[str, str], float]
 
 
@@ -75,31 +76,42 @@ class Mock:
     A list that is used up is an error. A function may take the body as a second argument, may
     return a list for n > 1, and may raise. A call with a constraint that no reply is left for, or
     every call where `choices` or `regex` is given, gets a random text that fits; seed: of those.
-    logprob(context, token text): natural logarithm, -1 by default; "" is no context.
-    add_bos: prompts begin with BOS. latency: seconds that each call takes. is_instant: the
-    function never waits, so an event loop may call it. calls: the bodies received. aborted: rids.
+
+    A select takes a reply too: of a list the next, which has to be one of its choices, of a map
+    the last that is one, of a function what it returns, or the first choice if that is none. Where
+    no reply is left it is drawn, by seed and prompt. With logprob(context, token text) selects take
+    no reply and are scored by it: natural logarithm, -1 where it is not given; "" is no context.
+
+    cuts: replies end at max_tokens, a token being a byte or piece. add_bos: prompts begin with BOS.
+    latency: seconds that each call takes. is_instant: the function never waits, so an event loop
+    may call it. prompts: the texts of the calls' prompts. calls: their bodies. aborted: rids.
     """
 
     def __init__(  # noqa: PLR0913 - each is a knob of its own
         self,
-        replies: Iterable[str] | Mapping[str, str] | Script = (),
+        replies: Iterable[str] | Mapping[str, str] | Function = (),
         *,
         choices: Sequence[str] | None = None,
         regex: str | None = None,
         seed: int = 0,
         logprob: Logprob | None = None,
         pieces: Iterable[str] = (),
+        cuts: bool = False,
         add_bos: bool = False,
         latency: float = 0.0,
         is_instant: bool = False,
     ) -> None:
         self.tokenizer = MockTokenizer(tuple(pieces))
         self.calls: list[Body] = []
+        self.prompts: list[str] = []
         self.aborted: list[str] = []
         self._script = as_script(replies)
         self._free = {"choice": choices, "regex": regex}
+        self._seed = seed
         self._rng = random.Random(seed)
+        self._is_scored = logprob is not None
         self._logprob = logprob or (lambda *_: -1.0)
+        self._cuts = cuts
         self._add_bos = add_bos
         self._latency = latency
         self._is_instant = is_instant or not callable(replies)
@@ -167,11 +179,11 @@ class Mock:
                 self._add_logprobs(output, prompt["ids"])
         return outputs[0] if n == 1 else outputs
 
-    def _told(self, body: Body, prompt: str, n: int) -> str | list[str]:
+    def _told(self, body: Body, prompt: str, n: int) -> Told:
         if any(self._free.values()):
             return self._made_up(self._free, n)
         try:
-            return self._script(prompt, body)
+            return self._script.say(prompt, body)
         except BackendError as error:
             if error.code != "exhausted" or not is_constrained(body["sampling_params"]):
                 raise
@@ -199,12 +211,23 @@ class Mock:
         encoded = [self.tokenizer.encode(tail + choice) for choice in asked["choices"]]
         shared = _common_prefix([self.tokenizer.encode(tail), *encoded])
         prompt["ids"] = before + encoded[0][:shared]
-        self._note(body, prompt)
+        text = self.tokenizer.decode(before) + tail
+        self._note(body, prompt, text)
+        picked = self._picked(body, text, asked["choices"])
         scores = [
-            self._score(choice, prompt["ids"], ids[shared:], asked["unconditional"])
+            self._score(choice, prompt["ids"], ids[shared:], asked["unconditional"], picked)
             for choice, ids in zip(asked["choices"], encoded, strict=True)
         ]
         return {"choices": scores, "meta_info": self._meta(body, prompt)}
+
+    def _picked(self, body: Body, prompt: str, choices: list[str]) -> str | None:
+        """What a reply picks, or the seed; None where the log-probabilities decide."""
+        if self._is_scored:
+            return None
+        reply = self._script.pick(prompt, body, choices)
+        # By the prompt: calls that run side by side come in any order.
+        drawn = random.Random(f"{self._seed}/{prompt}").choice(choices)
+        return drawn if reply is None else reply
 
     def abort(self, rid: str) -> None:
         self.aborted.append(rid)
@@ -221,7 +244,7 @@ class Mock:
     def _receive(self, body: Body) -> dict[str, Any]:
         self._refuse_unknown(body)
         prompt = self._read(body["input"])
-        self._note(body, prompt)
+        self._note(body, prompt, self.tokenizer.decode(prompt["ids"]))
         return prompt
 
     def _refuse_unknown(self, body: Body) -> None:
@@ -229,9 +252,10 @@ class Mock:
         asked = foreign.reasoning(body) | {k: v for k, v in unsure.items() if v is not None}
         foreign.refuse_rest(asked, "Mock")
 
-    def _note(self, body: Body, prompt: dict[str, Any]) -> None:
+    def _note(self, body: Body, prompt: dict[str, Any], text: str) -> None:
         with self._lock:
             self.calls.append(body)
+            self.prompts.append(text)
             # In order, what shares the longest beginning with a prompt stands beside it.
             at = bisect.bisect(self._seen, prompt["ids"])
             beside = self._seen[max(0, at - 1) : at + 1]
@@ -271,7 +295,7 @@ class Mock:
 
     def _output(self, text: str, params: dict[str, Any], meta: dict[str, Any]) -> Reply:
         """`text` cut by the stop texts, patterns and the token limit of the call."""
-        limit = params.get("max_new_tokens", 128)
+        limit = params.get("max_new_tokens", 128) if self._cuts else math.inf
         ids, pattern = self._matched(self.tokenizer.encode(text), params.get("stop_regex", ()))
         text = self.tokenizer.decode(ids) if pattern else text
         stops = [(text.find(stop), stop) for stop in params.get("stop", ()) if stop in text]
@@ -284,8 +308,8 @@ class Mock:
         elif pattern and len(ids) <= limit:
             reason = {"type": "stop", "matched": pattern}
         elif len(ids) >= limit:
-            ids = ids[:limit]
-            kept, text, reason = limit, self.tokenizer.decode(ids), {"type": "length"}
+            ids = ids[: int(limit)]
+            kept, text, reason = len(ids), self.tokenizer.decode(ids), {"type": "length"}
         else:
             ids, reason = [*ids, END], {"type": "stop", "matched": END}
         counts = {"completion_tokens": len(ids), "kept_ids": kept, "kept_tail": rest}
@@ -318,8 +342,12 @@ class Mock:
             kept -= 1
         return kept, text[len(self.tokenizer.decode(ids[:kept])) :]
 
-    def _score(self, choice: str, before: list[int], ids: list[int], alone: bool) -> Reply:
-        score = {"text": choice, "ids": ids, "logprobs": self._logprobs(before, ids)}
+    def _score(
+        self, choice: str, before: list[int], ids: list[int], alone: bool, picked: str | None
+    ) -> Reply:
+        known = [0.0 if choice == picked else _NEVER] * len(ids)
+        logprobs = self._logprobs(before, ids) if picked is None else known
+        score = {"text": choice, "ids": ids, "logprobs": logprobs}
         return score | ({"unconditional_logprobs": self._logprobs([], ids)} if alone else {})
 
     def _logprobs(self, before: list[int], ids: list[int]) -> list[float]:
@@ -337,38 +365,3 @@ def _common_prefix(sequences: list[list[int]]) -> int:
             break
         same += 1
     return same
-
-
-def as_script(replies: Iterable[str] | Mapping[str, str] | Script) -> FullScript:
-    """One function of prompt and body for whatever a mock is given."""
-    if isinstance(replies, Mapping):
-        return _from_map(dict(replies))
-    if not callable(replies):
-        return _from_list(list(replies))
-    if len(inspect.signature(replies).parameters) > 1:
-        return cast("FullScript", replies)
-    script = cast("Callable[[str], str | list[str]]", replies)
-    return lambda prompt, _: script(prompt)
-
-
-def _from_map(replies: dict[str, str]) -> FullScript:
-    def script(prompt: str, _: Body) -> str:
-        found = [key for key in replies if key in prompt]
-        if not found:
-            raise BackendError(500, "exhausted", f"the mock has no reply for {prompt[-80:]!r}")
-        return replies[max(found, key=lambda key: prompt.rfind(key) if key else -1)]
-
-    return script
-
-
-def _from_list(replies: list[str]) -> FullScript:
-    lock, left = threading.Lock(), iter(replies)
-
-    def script(_: str, __: Body) -> str:
-        with lock:
-            reply = next(left, None)
-        if reply is None:
-            raise BackendError(500, "exhausted", "the mock has no reply left")
-        return reply
-
-    return script

@@ -97,7 +97,7 @@ def program(s, text="hi"):
 
 def test_the_same_program_over_http_and_in_process(server, endpoint):
     over_http = program.run(backend=endpoint)
-    here = sgl.Mock(["répo"])
+    here = sgl.Mock(["répo", "a"])
     in_process = program.run(backend=here)
     assert over_http.text() == in_process.text() == "hirépo; a"
     strip = {"rid", "program"}

@@ -139,7 +139,7 @@ def test_a_text_cut_short_names_the_limit(run):
             s["x"]
         return caught.value.__notes__
 
-    notes = run(body, sgl.Mock(['{"x": 3, "y": 0.5}'])).ret_value
+    notes = run(body, sgl.Mock(['{"x": 3, "y": 0.5}'], cuts=True)).ret_value
     assert any("max_tokens" in note for note in notes)
 
 
