@@ -18,17 +18,20 @@ def test_growth_is_that_of_the_last_half() -> None:
 
 def test_each_side_is_told_apart(capsys) -> None:
     samples = [
-        Sample(float(i), 30 * i, 200 * MIB, (300 + (i if i > 80 else 0)) * MIB, 16 * i)
+        Sample(float(i), 30 * i, 200 * MIB, (300 + (i if i > 80 else 0)) * MIB, 60 * MIB, 16 * i)
         for i in range(100)
     ]
-    numbers = told(samples)
+    numbers = told(samples, lost=16)
     assert numbers["front_growth_mib"] == 0
     assert numbers["engine_growth_mib"] > 20
-    assert (numbers["front_peak_mib"], numbers["engine_peak_mib"]) == (200, 399)
-    assert (numbers["peak_mib"], numbers["steps"], numbers["seconds"]) == (599, 2970, 99)
+    assert numbers["workers_growth_mib"] == 0
+    peaks = [numbers[f"{side}_peak_mib"] for side in ("front", "engine", "workers")]
+    assert peaks == [200, 399, 60]
+    assert (numbers["start_mib"], numbers["peak_mib"]) == (560, 659)
+    assert (numbers["steps"], numbers["seconds"], numbers["lost_tokens"]) == (2970, 99, 16)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= LINES + 6
-    assert lines[-2].split() == ["99", "2970", "200.0", "399.0", "1584"]
+    assert lines[-3].split() == ["99", "2970", "200.0", "399.0", "60.0", "1584"]
 
 
 def test_prompts_share_their_beginnings_and_then_part() -> None:
