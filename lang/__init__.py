@@ -27,6 +27,8 @@ from radixserve.lang.api import (
     system,
     system_begin,
     system_end,
+    tool,
+    tools,
     user,
     user_begin,
     user_end,
@@ -63,6 +65,7 @@ from radixserve.lang.errors import (
 )
 from radixserve.lang.program import Program, function
 from radixserve.lang.state import ForkGroup, ProgramState
+from radixserve.lang.toolkit import ToolCall, Turn
 
 __all__ = [
     "Anthropic",
@@ -90,6 +93,8 @@ __all__ = [
     "Replay",
     "Runtime",
     "RuntimeEndpoint",
+    "ToolCall",
+    "Turn",
     "TypedOutputError",
     "Unsupported",
     "assistant",
@@ -112,6 +117,8 @@ __all__ = [
     "system_begin",
     "system_end",
     "token_length_normalized",
+    "tool",
+    "tools",
     "unconditional_likelihood_normalized",
     "user",
     "user_begin",

@@ -7,13 +7,14 @@ expressions are run. A parameter whose effect does not exist yet raises NotImple
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
 from radixserve.lang.choices import ChoicesMethod, token_length_normalized
 from radixserve.lang.constraints import constraint
 from radixserve.lang.ir import (
     Chain,
+    Declare,
     Expr,
     Gen,
     Nested,
@@ -21,15 +22,19 @@ from radixserve.lang.ir import (
     RoleBegin,
     RoleEnd,
     Select,
+    Text,
     Thoughts,
     is_text,
     items,
 )
 from radixserve.lang.limits import bias, seconds
 from radixserve.lang.sampling import Sampling, stop_texts, token_ids
+from radixserve.lang.toolkit import Calling, ToolCall, result_text
+from radixserve.lang.toolmaking import calling, toolset
 from radixserve.lang.typed import Typed, typed
 
 _GREEDY_BELOW = 1e-6
+_NOT = Typed({}, str)
 
 
 def gen(  # noqa: PLR0913 - the compatible surface
@@ -70,9 +75,9 @@ def gen(  # noqa: PLR0913 - the compatible surface
     logit_bias: Mapping[int, float] | None = None,
     timeout: float | None = None,
     schema: Any = None,
-    tools: object = None,
-    tool_choice: object = None,
-    parallel_tool_calls: object = None,
+    tools: Iterable[Any] | None = None,
+    tool_choice: str | dict[str, Any] | Callable[..., Any] | None = None,
+    parallel_tool_calls: bool | None = None,
 ) -> Expr:
     """Let the model write; the text becomes variable `name`. None means run()'s default.
 
@@ -98,10 +103,15 @@ def gen(  # noqa: PLR0913 - the compatible surface
     schema: a Python type (see lang.typed); the variable is an object of it, not its text. Where
     max_tokens cut the text short, or nothing bound it, it may be none: TypedOutputError.
 
-    tools, tool_choice, parallel_tool_calls: not implemented, NotImplementedError says so.
+    tools: functions, classes or dicts of OpenAI's chat that the model may call; the variable is a
+    Turn, its text with `calls` beside. They are told where the conversation begins: by this gen, if
+    it is the first call, else by tools(), of which these are some. tool_choice: "auto", "required",
+    "none", the name of one, or an object of OpenAI's chat; without tools=, of those that were told.
+    parallel_tool_calls: False allows one call. Beside tools, json_schema, json_object or schema
+    bind an answer that calls nothing.
     """
     _check_name(name)
-    _refuse_tools(tools=tools, tool_choice=tool_choice, parallel_tool_calls=parallel_tool_calls)
+    may_call = calling(tools, tool_choice, parallel_tool_calls)
     kinds = {
         "dtype": dtype,
         "regex": regex,
@@ -112,6 +122,9 @@ def gen(  # noqa: PLR0913 - the compatible surface
         "json_object": json_object,
     }
     made = _made(schema, {**kinds, "choices": choices})
+    if may_call is not None:
+        beside = {"choices": choices, "field_logprobs": field_logprobs, **(made or _NOT).bound}
+        _check_beside_tools(may_call, {**kinds, **beside}, constraint_mode)
     bound = constraint(
         **(made.bound if made else kinds), whitespace=whitespace, constraint_mode=constraint_mode
     )
@@ -145,7 +158,7 @@ def gen(  # noqa: PLR0913 - the compatible surface
         return _choice_of(name, choices, sampling, method, timeout)
     if choices_method is not None:
         raise ValueError("gen(choices_method=..) needs choices")
-    return Gen(name, sampling, seconds(timeout), made.read if made else None)
+    return Gen(name, sampling, seconds(timeout), made.read if made else None, may_call)
 
 
 def select(
@@ -180,6 +193,32 @@ def user(expr: str | Expr | None = None) -> Expr:
 def assistant(expr: str | Expr | None = None) -> Expr:
     """An assistant block of the model's own template, holding `expr`."""
     return _role("assistant", expr)
+
+
+def tools(given: Iterable[Any]) -> Expr:
+    """The tools of a conversation, before its first call: functions, classes or dicts as in
+    gen(tools=..). The model is told where its chat template tells it, once, so every call of the
+    conversation begins alike. Text of gens that say nothing of tools is not bound."""
+    return Declare(toolset(given))
+
+
+def tool(call: ToolCall | str, result: Any) -> Chain:
+    """The result of a call, as the model's own template shows it. call: of a Turn, or its id.
+
+    result: a text, an expression, or a value that becomes JSON. Raises TypeError where it is none;
+    ProgramError, where it is appended, for a call that was not made in this conversation.
+    """
+    call_id = call.id if isinstance(call, ToolCall) else call
+    if not isinstance(call_id, str) or not call_id:
+        raise TypeError(f"tool() takes a call of a Turn, or its id, not {call!r}")
+    inner = items(result) if is_text(result) or isinstance(result, Expr) else ()
+    return Chain(
+        (
+            RoleBegin("tool", call_id),
+            *(inner or (Text(result_text(result)),)),
+            RoleEnd("tool"),
+        )
+    )
 
 
 def system_begin() -> Expr:
@@ -266,14 +305,17 @@ def Runtime(*_: Any, **__: Any) -> NoReturn:  # noqa: N802 - a class in the comp
     )
 
 
-def _refuse_tools(**given: object) -> None:
-    for name, value in given.items():
-        if value is not None:
-            raise NotImplementedError(
-                f"gen({name}=..) is not implemented: a call is an object of a type, "
-                f"gen(schema=Search | Answer), or is picked by select(); /v1/chat/completions "
-                f"takes tools"
+def _check_beside_tools(may_call: Calling, beside: dict[str, Any], mode: str | None) -> None:
+    """Raise ValueError for what excludes calls: a text so bound might be one."""
+    if may_call.choice == "none":
+        return
+    for name, value in beside.items():
+        if value is not None and value is not False and name not in ("json_schema", "json_object"):
+            raise ValueError(
+                f"{name} and tools exclude each other: beside tools an answer is text or JSON"
             )
+    if mode == "validate":
+        raise ValueError("constraint_mode validate and tools exclude each other")
 
 
 def _made(schema: Any, kinds: dict[str, Any]) -> Typed | None:

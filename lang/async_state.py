@@ -76,7 +76,7 @@ class AsyncState(OpenState):
         await self._branch.acheck(self._outside)
         return self._branch.interpreter.text()
 
-    async def messages(self) -> list[dict[str, str]]:
+    async def messages(self) -> list[dict[str, Any]]:
         await self._branch.acheck(self._outside)
         return [dict(each) for each in self._branch.interpreter.messages]
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 Origin = Literal["constant", "mark", "generated", "selected"]
 
-MARKS = {"system": "SYSTEM: ", "user": "USER: ", "assistant": "ASSISTANT: "}
+MARKS = {"system": "SYSTEM: ", "user": "USER: ", "assistant": "ASSISTANT: ", "tool": "TOOL: "}
 
 
 @dataclass(frozen=True, slots=True)

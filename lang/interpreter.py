@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 from radixserve.lang.calls import Call
+from radixserve.lang.conversation import Conversation
 from radixserve.lang.errors import ProgramError, TypedOutputError
 from radixserve.lang.history import MARKS, CallReport, History
 from radixserve.lang.ir import (
     Assign,
     Border,
+    Declare,
     Gen,
     Note,
     Op,
@@ -33,6 +35,7 @@ from radixserve.lang.ir import (
 from radixserve.lang.prompt import Part, Prompt
 from radixserve.lang.replies import Generated, read_generated, read_scored
 from radixserve.lang.sampling import Sampling
+from radixserve.lang.toolkit import Tool, turn_of
 
 CONSTRAINTS = ("json_schema", "json_object", "regex", "ebnf", "choice", "structural_tag")
 
@@ -94,18 +97,23 @@ class Interpreter:
         self.variables: dict[str, Any] = {}
         self.metas: dict[str, Any] = {}
         self.streams: dict[str, Stream] = {}
-        self.messages: list[dict[str, str]] = []
         self.own: dict[str, None] = {}
         self.history = History()
         self.reports: list[CallReport] = [] if reports is None else reports
         self._place = place
         self.settings = settings
         self._prompt = Prompt()
+        self._talk = Conversation()
         self._text = ""
         self._shown = ""
         self._live: Stream | None = None
         self._role_start = 0
         self._scopes: list[int] = []
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The closed role blocks."""
+        return self._talk.messages
 
     def text(self) -> str:
         """Everything appended so far, role marks and what is being generated included.
@@ -139,7 +147,7 @@ class Interpreter:
 
     def restore(self, kept: dict[str, Any]) -> None:
         """Show what snapshot() kept."""
-        self.messages, self._shown = kept["messages"], kept["shown"]
+        self._talk.messages, self._shown = kept["messages"], kept["shown"]
         self.history.pieces, self.reports = kept["pieces"], kept["reports"]
         for name, value in kept["variables"].items():
             self._assign(name, value, kept["metas"].get(name))
@@ -149,9 +157,9 @@ class Interpreter:
         child.variables.update(self.variables)
         child.metas.update(self.metas)
         child.streams.update(self.streams)
-        child.messages.extend(self.messages)
         child.history = self.history.copy()
         child._prompt = self._prompt.copy()
+        child._talk = self._talk.copy()
         child._text = self._text
         child._shown = self._shown
         child._role_start = self._role_start
@@ -166,14 +174,15 @@ class Interpreter:
                 yield from self._generate(op)
             case Select():
                 yield from self._select(op)
-            case RoleBegin(role=role):
-                self._prompt.open_role(role)
-                self._role_start = len(self._text)
-                self._mark(MARKS[role])
+            case RoleBegin():
+                self._open(op)
             case RoleEnd(role=role):
                 self._prompt.close_role(role)
-                self.messages.append({"role": role, "content": self._text[self._role_start :]})
+                self._talk.close(role, self._text[self._role_start :])
                 self._mark("\n")
+            case Declare(tools=tools):
+                self._talk.tell(tools, self._prompt.is_fixed)
+                self._tell_tools()
             case Border():
                 self._prompt.add_border()
             case _:
@@ -208,6 +217,19 @@ class Interpreter:
         self._shown += text
         self.history.add("constant", text)
 
+    def _open(self, op: RoleBegin) -> None:
+        name = self._talk.open(op.call_id)
+        if op.call_id:
+            self._prompt.open_result(op.call_id, name)
+        else:
+            self._prompt.open_role(op.role)
+        self._role_start = len(self._text)
+        self._mark(MARKS[op.role])
+
+    def _tell_tools(self) -> None:
+        if not self._prompt.has_tools:
+            self._prompt.tell([tool.spec for tool in self._talk.tools])
+
     def _mark(self, mark: str) -> None:
         self._shown += mark
         self.history.add("mark", mark)
@@ -225,6 +247,10 @@ class Interpreter:
     def _generate(self, op: Gen) -> Generator[Call, Any, None]:
         sampling = op.sampling.over(self.settings.defaults)
         n = sampling.n or 1
+        calling: dict[str, Any] = {}
+        if op.tools is not None:
+            calling = self._talk.allow(op.tools, self._prompt.is_fixed)
+            self._tell_tools()
         body = self._body(
             self._prompt.parts(), sampling.params(), stream=self.settings.streaming and n == 1
         )
@@ -232,13 +258,14 @@ class Interpreter:
         live = self._live = Stream()
         if op.name is not None:
             self.streams[op.name] = live
-        call = Call("generate", body | sampling.beside(), op.name, op.timeout)
+        call = Call("generate", body | sampling.beside() | calling, op.name, op.timeout)
         report = self._report(call, op.name)
         outputs = read_generated((yield from self._ask(call, report)), n)
         # The state goes on from the first output; the others are values only.
         self._keep(outputs[0], report)
         live.text, live.meta, live.is_done = outputs[0].text, outputs[0].meta, True
-        values = [_value(op, each) for each in outputs]
+        tools = (op.tools and op.tools.tools) or self._talk.tools
+        values = [_value(op, each, tools) for each in outputs]
         if n == 1:
             self._assign(op.name, values[0], outputs[0].meta)
         else:
@@ -248,16 +275,21 @@ class Interpreter:
 
     def _keep(self, output: Generated, report: CallReport) -> None:
         self._live = None
+        calls = [
+            f"{each['function']['name']}({each['function']['arguments']})" for each in output.calls
+        ]
+        shown = "\n".join(filter(None, (output.text, *calls)))
         self._text += output.text
-        self._shown += output.text
+        self._shown += shown
+        self._talk.called(output.calls)
         prompt_tokens = output.meta.get("prompt_tokens", 0)
         self.history.called(report.call, output.meta, prompt_tokens)
         forced = output.meta.get("forced_tokens", 0)
-        self.history.wrote("generated", output.text, report.call, len(output.kept), forced)
+        self.history.wrote("generated", shown, report.call, len(output.kept), forced)
         if output.prompt is None:
-            self._prompt.add_output(output.text)
+            self._prompt.add_output(output.text, output.calls)
         else:
-            self._prompt.replace(output.prompt, output.kept, output.rest)
+            self._prompt.replace(output.prompt, output.kept, output.rest, output.calls)
 
     def _select(self, op: Select) -> Generator[Call, Any, None]:
         unconditional = op.method.needs_unconditional
@@ -272,9 +304,9 @@ class Interpreter:
         self.history.called(report.call, scored.meta, scored.meta.get("prompt_tokens", 0))
         self.history.wrote("selected", winner.text, report.call, len(winner.ids))
         if scored.prompt is None:
-            self._prompt.add_output(winner.text)
+            self._prompt.add_output(winner.text, [])
         else:
-            self._prompt.replace(scored.prompt, list(winner.ids), "")
+            self._prompt.replace(scored.prompt, list(winner.ids), "", [])
         self._text += winner.text
         self._shown += winner.text
         report.text = winner.text
@@ -301,6 +333,8 @@ class Interpreter:
     def _report(self, call: Call, name: str | None) -> CallReport:
         program, params = call.body["program"], call.body["sampling_params"]
         constraint = next((each for each in CONSTRAINTS if each in params), None)
+        if "tools" in call.body and constraint is None:
+            constraint = "tools"
         return CallReport(
             call=program["call"],
             parent=program["parent"],
@@ -328,11 +362,11 @@ class Interpreter:
         }
 
 
-def _value(op: Gen, output: Generated) -> Any:
-    if op.read is None:
-        return output.text
+def _value(op: Gen, output: Generated, tools: tuple[Tool, ...]) -> Any:
     try:
-        return op.read(output.text)
+        if op.tools is not None:
+            return turn_of(output.text, output.calls, tools, op.read)
+        return output.text if op.read is None else op.read(output.text)
     except TypedOutputError as error:
         if output.meta["finish_reason"].get("type") == "length":
             error.add_note("the text was cut short: max_tokens is too small")

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, Protocol, cast
 
 from radixserve.lang.choices import ChoicesMethod
 from radixserve.lang.sampling import Sampling
+from radixserve.lang.toolkit import Calling, Tool
 
 ROLES = ("system", "user", "assistant")
 
@@ -47,13 +48,15 @@ class Text(Expr):
 class Gen(Expr):
     """Let the model write. name: the variable that receives the text, or None.
 
-    timeout: seconds that the call may take. read: makes the variable's value of the text.
+    timeout: seconds that the call may take. read: makes the variable's value of the text. tools:
+    what it may call; the value is then a Turn.
     """
 
     name: str | None
     sampling: Sampling
     timeout: float | None = None
     read: Callable[[str], Any] | None = None
+    tools: Calling | None = None
 
     def __repr__(self) -> str:
         return f"gen({self.name!r})"
@@ -73,8 +76,18 @@ class Select(Expr):
 
 
 @dataclass(frozen=True, slots=True)
+class Declare(Expr):
+    """The tools of the conversation, told where it begins."""
+
+    tools: tuple[Tool, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RoleBegin(Expr):
+    """call_id: of the call whose result a block of the role "tool" holds."""
+
     role: str
+    call_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +170,7 @@ class Nested(Expr):
 
 Op = (
     Text | Gen | Select | RoleBegin | RoleEnd | ScopeBegin | ScopeEnd | Assign | Thoughts | Border
-    | Note
+    | Note | Declare
 )  # fmt: skip
 
 
@@ -172,7 +185,7 @@ def items(value: str | Expr) -> tuple[Op | Nested, ...]:
             return each
         case (
             Text() | Gen() | Select() | RoleBegin() | RoleEnd() | ScopeBegin() | ScopeEnd()
-            | Assign() | Thoughts() | Border() | Note() | Nested()
+            | Assign() | Thoughts() | Border() | Note() | Declare() | Nested()
         ):  # fmt: skip
             return (value,)
         case _:
@@ -191,5 +204,5 @@ def variable(op: Op) -> str | None:
             return name
         case ScopeEnd(name=name) | Assign(name=name) | Thoughts(name=name):
             return name
-        case Text() | RoleBegin() | RoleEnd() | ScopeBegin() | Border() | Note():
+        case Text() | RoleBegin() | RoleEnd() | ScopeBegin() | Border() | Note() | Declare():
             return None

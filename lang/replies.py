@@ -20,8 +20,9 @@ Reply = dict[str, Any]
 class Generated:
     """One output. kept: [k] its ids that stay in the state; rest: kept text beyond what they spell.
 
-    meta: what get_meta_info() shows. prompt: the ids part that replaces what was sent; None from a
-    backend that keeps no ids, where the state stays text.
+    calls: of tools, as OpenAI's chat has them. meta: what get_meta_info() shows. prompt: the ids
+    part that replaces what was sent; None from a backend that keeps no ids, where the state stays
+    text.
     """
 
     text: str
@@ -29,6 +30,7 @@ class Generated:
     rest: str
     prompt: Part | None
     meta: dict[str, Any]
+    calls: list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +63,17 @@ def _read_output(reply: object) -> Generated:
     try:
         ids = list(reply["output_ids"])
         kept = ids[: meta.pop("kept_ids", len(ids))]
-        return Generated(reply["text"], kept, meta.pop("kept_tail", ""), prompt, meta)
+        calls = [_read_call(each) for each in reply.get("tool_calls") or ()]
+        return Generated(reply["text"], kept, meta.pop("kept_tail", ""), prompt, meta, calls)
     except KeyError as missing:
         _malformed(f"a generation without {missing}")
+
+
+def _read_call(call: Any) -> dict[str, Any]:
+    match call:
+        case {"id": str(), "function": {"name": str(), "arguments": str()}}:
+            return dict(call)
+    return _malformed(f"a call is an object with an id and a function, not {call!r}")
 
 
 def read_scored(reply: object, choices: tuple[str, ...], unconditional: bool) -> Scored:

@@ -30,6 +30,10 @@ class Roles:
                 if self.open != role:
                     raise ProgramError(f"role {role!r} ends, but {self.open!r} is open")
                 return Roles(None, is_after=True), (op,)
+            case Gen() | Select() if self.open == "tool":
+                raise ProgramError("the result of a call is no text of the model")
+            case Gen(tools=tools) if tools and self.open != "assistant" and not self.is_after:
+                raise ProgramError(f"{op!r} may call tools, which only an assistant's turn does")
             case Text(value=text) if text:
                 return Roles(self.open), (op,)
             case Gen() | Select() if self.is_after:

@@ -161,8 +161,11 @@ class ProgramState(OpenState):
         self._branch.check(self._outside)
         return self._branch.interpreter.text()
 
-    def messages(self) -> list[dict[str, str]]:
-        """The role blocks that have been closed: [{"role": .., "content": ..}, ..]."""
+    def messages(self) -> list[dict[str, Any]]:
+        """The role blocks that have been closed: [{"role": .., "content": ..}, ..].
+
+        Calls and their results stand there as in OpenAI's chat.
+        """
         self._branch.check(self._outside)
         return [dict(each) for each in self._branch.interpreter.messages]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import json
 import operator
 import types
 import typing
@@ -52,11 +53,11 @@ def _typed(kind: Any) -> Typed:
     import pydantic
 
     try:
-        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(_portable(kind))
-        schema = adapter.json_schema()
-    except (pydantic.PydanticUserError, pydantic.errors.PydanticUndefinedAnnotation) as error:
+        adapter = adapter_of(kind)
+    except TypeError as error:
         raise TypeError(f"schema={kind!r}: {error}") from None
-    _close_objects(schema)
+    schema = adapter.json_schema()
+    close_objects(schema)
 
     def read(text: str) -> Any:
         try:
@@ -69,6 +70,29 @@ def _typed(kind: Any) -> Typed:
 
 # Programs name the type anew in every run; making its schema takes longer than a call.
 _typed_once = functools.lru_cache(maxsize=256)(_typed)
+
+
+def adapter_of(kind: Any) -> Any:
+    """pydantic's TypeAdapter, which has a schema. Raises TypeError where pydantic makes none."""
+    import pydantic
+
+    try:
+        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(_portable(kind))
+        adapter.json_schema()
+    except (pydantic.PydanticUserError, pydantic.errors.PydanticUndefinedAnnotation) as error:
+        raise TypeError(str(error)) from None
+    return adapter
+
+
+def validated(adapter: Any, arguments: dict[str, Any], name: str) -> Any:
+    """The value of a call's arguments. Raises TypedOutputError where they are none of `name`."""
+    import pydantic
+
+    try:
+        return adapter.validate_python(arguments)
+    except pydantic.ValidationError as error:
+        text = json.dumps(arguments, ensure_ascii=False)
+        raise TypedOutputError(f"{text} are no arguments of {name}: {error}", text) from None
 
 
 def _words(kind: Any) -> dict[str, Any] | None:
@@ -89,16 +113,16 @@ def _read_word(kind: Any, words: dict[str, Any], text: str) -> Any:
     return words[text]
 
 
-def _close_objects(schema: Any) -> None:
+def close_objects(schema: Any) -> None:
     """Fields that a type does not have would be written and then dropped: allow none."""
     if isinstance(schema, dict):
         if "properties" in schema:
             schema.setdefault("additionalProperties", False)
         for value in schema.values():
-            _close_objects(value)
+            close_objects(value)
     elif isinstance(schema, list):
         for value in schema:
-            _close_objects(value)
+            close_objects(value)
 
 
 def _portable(kind: Any) -> Any:

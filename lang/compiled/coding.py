@@ -20,8 +20,18 @@ from radixserve.lang.compiled.graph import (
     texts_need,
 )
 from radixserve.lang.compiled.values import Template, Use, Value
-from radixserve.lang.ir import Border, Gen, RoleBegin, RoleEnd, ScopeBegin, ScopeEnd, Thoughts
+from radixserve.lang.ir import (
+    Border,
+    Declare,
+    Gen,
+    RoleBegin,
+    RoleEnd,
+    ScopeBegin,
+    ScopeEnd,
+    Thoughts,
+)
 from radixserve.lang.sampling import Sampling, said_fields
+from radixserve.lang.toolkit import Calling
 
 VERSION = 1
 JSON = dict[str, Any]
@@ -85,6 +95,8 @@ def _mark(do: Doing) -> JSON:
             return {"do": "scope_begin"}
         case Border():
             return {"do": "border"}
+        case Declare(tools=tools):
+            return {"do": "tools", "tools": [tool.spec for tool in tools]}
         case WholeText():
             return {"do": "whole_text"}
         case _:
@@ -95,7 +107,15 @@ def _gen(gen: Gen) -> JSON:
     written: JSON = {"do": "gen", "name": gen.name, "sampling": sampling_to_json(gen.sampling)}
     if gen.timeout is not None:
         written["timeout"] = gen.timeout
-    return written
+    return written | (calling_to_json(gen.tools) if gen.tools else {})
+
+
+def calling_to_json(calling: Calling) -> JSON:
+    """The fields of a gen that may call; without tools they are those of the conversation."""
+    written: JSON = {"tool_choice": calling.choice or "auto"}
+    if calling.tools is not None:
+        written["tools"] = [tool.spec for tool in calling.tools]
+    return written if calling.many else written | {"parallel_tool_calls": False}
 
 
 def _pick(pick: Pick) -> JSON:

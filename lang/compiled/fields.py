@@ -14,8 +14,12 @@ from radixserve.lang.constraints import constraint
 from radixserve.lang.errors import GraphError
 from radixserve.lang.limits import bias, seconds
 from radixserve.lang.sampling import FIELDS, Sampling
+from radixserve.lang.toolkit import Calling, Tool
+from radixserve.lang.toolmaking import calling as of_tools
+from radixserve.lang.toolmaking import toolset
 
 JSON = dict[str, Any]
+OF_TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
 MAX_NAME = 256
 MAX_DEPTH = 64
 
@@ -138,6 +142,27 @@ def sampling(data: object, at: str) -> Sampling:
         message = str(error)
         at_fault = message.split(" ", 1)[0]
         fail(step_down(at, at_fault) if at_fault in given else at, message)
+
+
+def tools(data: object, at: str) -> tuple[Tool, ...]:
+    """Tools as OpenAI's chat has them."""
+    for i, each in enumerate(array(data, at)):
+        obj(each, f"{at}/{i}", ("type", "function"), ())
+    try:
+        return toolset(data)
+    except (TypeError, ValueError) as error:
+        fail(at, str(error))
+
+
+def calling(data: JSON, at: str) -> Calling | None:
+    """What a gen may call; None where nothing is said of that."""
+    given = [data.get(key) for key in OF_TOOLS]
+    made = None if given[0] is None else tools(given[0], f"{at}/tools")
+    try:
+        return of_tools(made, *given[1:])
+    except (TypeError, ValueError) as error:
+        at_fault = str(error).split(" ", 1)[0]
+        fail(step_down(at, at_fault) if at_fault in OF_TOOLS else at, str(error))
 
 
 def _piece(data: object, at: str) -> Piece:

@@ -18,8 +18,18 @@ from functools import cached_property
 from radixserve.lang.choices import ChoicesMethod
 from radixserve.lang.compiled.values import Template, Use, Value, uses
 from radixserve.lang.history import MARKS
-from radixserve.lang.ir import Border, Gen, RoleBegin, RoleEnd, ScopeBegin, ScopeEnd, Thoughts
+from radixserve.lang.ir import (
+    Border,
+    Declare,
+    Gen,
+    RoleBegin,
+    RoleEnd,
+    ScopeBegin,
+    ScopeEnd,
+    Thoughts,
+)
 from radixserve.lang.prompt import Part, Prompt
+from radixserve.lang.toolkit import Calling, Tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +74,7 @@ class WholeText:
 
 Doing = (
     Write | Gen | Pick | RoleBegin | RoleEnd | ScopeBegin | ScopeEnd | Border | SetTo | Fork | Join
-    | WholeText | Thoughts
+    | WholeText | Thoughts | Declare
 )  # fmt: skip
 
 
@@ -187,6 +197,9 @@ class Graph:
     def prefix(self) -> list[Part]:
         """The parts that every run's first prompt begins with, whatever the arguments."""
         prompt = Prompt()
+        tools = self._tools_told
+        if tools:
+            prompt.tell([tool.spec for tool in tools])
         for kind, text in self._constant_beginning():
             match kind:
                 case "open":
@@ -198,6 +211,21 @@ class Graph:
                 case _:
                     prompt.add_text(text)
         return prompt.parts()
+
+    @property
+    def _tools_told(self) -> tuple[Tool, ...]:
+        """Those that stand where the first prompt begins: declared, or those of the first call."""
+        for number in self.branches[0]:
+            match self.steps[number].do:
+                case Declare(tools=tools):
+                    return tools
+                case Gen(tools=Calling(tools=(*_,) as tools)):
+                    return tuple(tools)
+                case Gen() | Pick():
+                    break
+                case _:
+                    pass
+        return ()
 
     @property
     def constant_prefix(self) -> str:

@@ -30,6 +30,7 @@ from radixserve.lang.errors import ProgramError
 from radixserve.lang.ir import (
     ROLES,
     Border,
+    Declare,
     Gen,
     RoleBegin,
     RoleEnd,
@@ -216,7 +217,12 @@ def _gen(given: JSON, at: str) -> Doing:
         fields.variable(given.get("name"), f"{at}/name"),
         fields.sampling(given.get("sampling", {}), f"{at}/sampling"),
         fields.timeout(given.get("timeout"), f"{at}/timeout"),
+        tools=fields.calling(given, at),
     )
+
+
+def _tools(given: JSON, at: str) -> Doing:
+    return Declare(fields.tools(given["tools"], f"{at}/tools"))
 
 
 def _pick(given: JSON, at: str) -> Doing:
@@ -263,7 +269,8 @@ Make = Callable[[JSON, str], Doing]
 # Fields that must be there, those that may.
 _KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...], Make]] = {
     "text": (("text",), (), _text),
-    "gen": ((), ("name", "sampling", "timeout"), _gen),
+    "tools": (("tools",), (), _tools),
+    "gen": ((), ("name", "sampling", "timeout", *fields.OF_TOOLS), _gen),
     "select": (("choices",), ("name", "method", "timeout"), _pick),
     "role_begin": (("role",), (), lambda given, at: RoleBegin(_role(given, at))),
     "role_end": (("role",), (), lambda given, at: RoleEnd(_role(given, at))),

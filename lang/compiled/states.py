@@ -10,11 +10,23 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, NoReturn, Self
 
 from radixserve.lang.async_state import AsyncForkGroup, AsyncState, Pending
+from radixserve.lang.compiled.coding import calling_to_json
 from radixserve.lang.compiled.following import Following
 from radixserve.lang.compiled.graph import Doing, Fork, Join, Pick, SetTo, WholeText, Write
 from radixserve.lang.compiled.traced import Recorder, TracedValue, joined
 from radixserve.lang.compiled.values import Template
-from radixserve.lang.ir import Assign, Border, Gen, Op, ScopeEnd, Select, Text, Thoughts
+from radixserve.lang.ir import (
+    Assign,
+    Border,
+    Declare,
+    Gen,
+    Op,
+    RoleBegin,
+    ScopeEnd,
+    Select,
+    Text,
+    Thoughts,
+)
 from radixserve.lang.roles import Roles
 from radixserve.lang.sampling import Sampling
 from radixserve.lang.state import ForkGroup, OpenState, ProgramState, check_mode
@@ -53,6 +65,12 @@ class Track:
             case ScopeEnd(name=name):
                 self.recorder.refuse_marks(name, "the name of a variable")
                 self._set(name, self._made(self._step(op), name))
+            case Declare(tools=tools):
+                specs = [tool.spec for tool in tools]
+                self.recorder.refuse_marks(specs, "a tool")
+                self._step(op)
+            case RoleBegin(call_id=call_id) if call_id:
+                self.recorder.refuse("the result of a call is told, which only a run has")
             case Thoughts(name=name, of=of):
                 outputs = self.variables[of]
                 size = len(outputs) if type(outputs) is list else None
@@ -86,6 +104,8 @@ class Track:
     def _gen(self, op: Gen) -> None:
         said = [getattr(op.sampling, name) for name in Sampling.__slots__]
         self.recorder.refuse_marks(op.name, "the name of a gen")
+        if op.tools is not None:
+            said.append(calling_to_json(op.tools))
         self.recorder.refuse_marks(said, f"an argument of gen({op.name!r})")
         number = self._step(op)
         if op.name is None:

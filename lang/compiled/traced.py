@@ -230,7 +230,8 @@ class Recorder:
         """Whether it will be a str, whatever comes."""
         match value._traced_pieces:
             case (Use(source=int() as number, is_formatted=False),):
-                return getattr(self.steps[number].do, "read", None) is None
+                do = self.steps[number].do
+                return getattr(do, "read", None) is None and getattr(do, "tools", None) is None
             case (Use(is_formatted=False),):
                 return False
             case _:

@@ -14,6 +14,7 @@ import numpy as np
 
 from radixserve.errors import InvalidRequest
 from radixserve.native.calls import Door, room_of, vocabulary
+from radixserve.native.tools import check_shown
 from radixserve.text.parts import EncodedPrompt
 from radixserve.text.tokenizer import check_text
 
@@ -129,6 +130,8 @@ def _from_parts(parts: list[dict[str, Any]], gateway: Door) -> Prompt:
         for part in parts
     ]
     for i, part in enumerate(parts):
+        if "tools" in part:
+            check_shown(part["tools"], f"input[{i}].tools")
         if isinstance(choices := part.get("choices"), list):
             several(choices, f"input[{i}].choices")
     encoded = gateway.renderer.encode_parts(plain, param="input", limit=room_of(gateway))

@@ -219,11 +219,7 @@ def constraint_fields(finish: Finish) -> dict[str, Any]:
 
 def prompt_fields(encoded: EncodedPrompt) -> dict[str, Any]:
     """What parts became, to be sent back as the first part of the next prompt."""
-    return {
-        "ids": encoded.ids.tolist(),
-        "roles": list(encoded.roles),
-        "open": encoded.open_role,
-    }
+    return encoded.told()
 
 
 def kept_ids(

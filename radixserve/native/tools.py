@@ -65,6 +65,16 @@ class _Allowed(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tools: list[dict[str, Any]]
 
 
+def check_shown(tools: object, at: str) -> None:
+    """Raise InvalidRequest unless these are tools of which a prompt may tell. at: where they
+    stand."""
+    if not isinstance(tools, list):
+        raise InvalidRequest(f"{at} must be a list", param=at)
+    check_count(len(tools))
+    read_tools = [_tool(raw, f"{at}[{i}]") for i, raw in enumerate(tools)]
+    check_unique(read_tools, [f"{at}[{i}].function.name" for i in range(len(tools))])
+
+
 def toolbox_of(given: ToolFields) -> Toolbox:
     """Raises InvalidRequest naming the field. Whether the schemas can be enforced is not looked
     at."""

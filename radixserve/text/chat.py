@@ -6,7 +6,11 @@ Owns: the model's templates, and what they say about roles. Must not know: reque
 
 from __future__ import annotations
 
+import functools
+import json
 import pathlib
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +18,7 @@ import jinja2
 
 from radixserve.errors import ConfigError, InvalidRequest
 from radixserve.log import logger
+from radixserve.text.blocks import AnyBlock, Block, Called
 from radixserve.text.conversation import Marks, map_strings, normalise, strings_in, unused_marks
 from radixserve.text.files import DEFAULT_TEMPLATE, TextFiles
 from radixserve.text.jinja import compile_template, run_template
@@ -21,6 +26,7 @@ from radixserve.text.roles import Roles, RoleText, RoleTexts
 from radixserve.text.tokenizer import IdArray, Run, Tokenizer, check_text
 
 _TOOL_TEMPLATE = "tool_use"
+_MAX_TOLD = 32  # sets of tools whose role texts are kept
 _OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt", "range"})
 
 Messages = Sequence[Mapping[str, Any]]
@@ -52,7 +58,9 @@ class ChatTemplate:
             self.problem = f"the model has no (default) chat template{named}"
         self.available = not self.problem
         self.tool_text = templates.get(_TOOL_TEMPLATE) or templates.get(DEFAULT_TEMPLATE, "")
-        self._roles = RoleTexts(self._render_blocks)
+        self._roles = RoleTexts(functools.partial(self._render_blocks, None))
+        self._told: OrderedDict[tuple[str, str], RoleTexts] = OrderedDict()
+        self._lock = threading.Lock()
         self.prefix_stable = self.available and self._roles.is_prefix_stable()
 
     @classmethod
@@ -128,19 +136,35 @@ class ChatTemplate:
         runs = marks.runs(self._render(plain, options), tokenizer.spells_control)
         return tokenizer.encode_runs(runs, opens=True, bos=False, limit=limit)
 
-    def role_text(self, earlier: Roles, role: str) -> RoleText:
-        """What opens and closes a block of `role` behind the closed blocks `earlier`.
+    def blocks(self, tools: list[dict[str, Any]] | None = None, written: str = "") -> Blocks:
+        """What opens and closes blocks of a conversation with these tools, which the template
+        shows. written: see RoleTexts. Those of the last conversations are kept.
 
-        The template's default system block comes in once, when the first block is no system.
-        Raises InvalidRequest with the template's own words where it refuses that order of roles.
+        Raises InvalidRequest for what is no JSON, or nested too deeply.
         """
         self._require()
-        return self._roles.role_text(_known_as(earlier), *_known_as((role,)))
+        if not tools and not written:
+            return Blocks(self._roles)
+        try:
+            key = (json.dumps(tools), written)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidRequest(f"no JSON that can be read: {error}") from None
+        with self._lock:
+            found = self._told.pop(key, None)
+            if found is None:
+                found = RoleTexts(functools.partial(self._render_blocks, tools), written)
+            self._told[key] = found
+            if len(self._told) > _MAX_TOLD:
+                self._told.popitem(last=False)
+        return Blocks(found)
+
+    def role_text(self, earlier: Roles, role: str) -> RoleText:
+        """See Blocks.role_text, without tools."""
+        return self.blocks().role_text(earlier, role)
 
     def generation_open(self, earlier: Roles) -> str:
-        """What opens an assistant block that the model writes from its beginning."""
-        self._require()
-        return self._roles.generation_open(_known_as(earlier))
+        """See Blocks.generation_open, without tools."""
+        return self.blocks().generation_open(earlier)
 
     def _require(self) -> None:
         if not self.available:
@@ -168,10 +192,14 @@ class ChatTemplate:
         return before
 
     def _render_blocks(
-        self, roles: Roles, contents: tuple[str, ...], add_generation_prompt: bool
+        self,
+        tools: list[dict[str, Any]] | None,
+        roles: Roles,
+        contents: tuple[str, ...],
+        add_generation_prompt: bool,
     ) -> str:
-        messages = [{"role": role, "content": text} for role, text in zip(roles, contents)]
-        return self._run(messages, None, add_generation_prompt, {})
+        messages = [_message(block, text) for block, text in zip(roles, contents)]
+        return self._run(messages, tools, add_generation_prompt, {})
 
     def _run(
         self,
@@ -188,6 +216,47 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
         }
         return run_template(self._templates[name], variables | self._tokens | dict(more))
+
+
+class Blocks:
+    """What opens and closes the blocks of one conversation."""
+
+    def __init__(self, texts: RoleTexts) -> None:
+        self._texts = texts
+
+    def role_text(self, earlier: Roles, role: AnyBlock) -> RoleText:
+        """What opens and closes a block of `role` behind the closed blocks `earlier`.
+
+        The template's default system block comes in once, when the first block is no system.
+        Raises InvalidRequest with the template's own words where it refuses that order of roles.
+        """
+        return self._texts.role_text(_known_as(earlier), *_known_as((role,)))
+
+    def between(self, earlier: Roles, role: AnyBlock) -> str:
+        """See RoleTexts.between."""
+        return self._texts.between(_known_as(earlier), *_known_as((role,)))
+
+    def generation_open(self, earlier: Roles) -> str:
+        """What opens an assistant block that the model writes from its beginning."""
+        return self._texts.generation_open(_known_as(earlier))
+
+
+def _message(block: AnyBlock, text: str) -> dict[str, Any]:
+    """text: the content; of a block that called, an argument of its last call."""
+    match block:
+        case Block(role=role, result_of=Called(id=call_id, name=name)):
+            named = {"name": name} if name else {}
+            return {"role": role, "tool_call_id": call_id, **named, "content": text}
+        case Block(role=role, calls=(*before, last)):
+            calls = [_call(each, {}) for each in before]
+            return {"role": role, "content": "", "tool_calls": [*calls, _call(last, {"x": text})]}
+        case _:
+            return {"role": block, "content": text}
+
+
+def _call(called: Called, arguments: dict[str, str]) -> dict[str, Any]:
+    function = {"name": called.name, "arguments": arguments}
+    return {"id": called.id, "type": "function", "function": function}
 
 
 class _Options:

@@ -125,7 +125,9 @@ class Renderer:
         """The prompt of a program's call, see parts.py. limit: see encode_text. Raises
         InvalidRequest, ContextTooLong."""
         most = self._smaller(limit)
-        prompt = encode_parts(parts, self.tokenizer, self.chat, param=param, limit=most)
+        prompt = encode_parts(
+            parts, self.tokenizer, self.chat, speech=self.speech, param=param, limit=most
+        )
         self._bounded(prompt.ids)
         return prompt
 

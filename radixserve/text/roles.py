@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from radixserve.errors import InvalidRequest
+from radixserve.text.blocks import ASSISTANT, AnyBlock, Block, Roles, check_role, role_of
 
-Roles = tuple[str, ...]
+__all__ = ["MAX_BLOCKS", "MAX_ROLES", "RoleText", "RoleTexts", "Roles", "check_role"]
+
 # (roles, contents, add_generation_prompt) -> text; raises InvalidRequest where it refuses
 Render = Callable[[Roles, tuple[str, ...], bool], str]
 
 MAX_BLOCKS = 1024
 MAX_ROLES = 16  # different ones
-_ROLE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_PROBED = (
+_PROBED: tuple[Roles, ...] = (
     ("system", "user", "assistant", "user", "assistant"),
     ("user", "assistant", "user", "assistant"),
 )
@@ -38,32 +38,38 @@ class RoleText:
 class RoleTexts:
     """The role texts of one template; the last some hundred are kept.
 
+    written: what an output that called has written behind the last argument, a text. The content of
+    a block that called is, for `render`, that argument.
+
     Worked example, ChatML with a default system block: role_text((), "user") opens with
     "<|im_start|>system\\nYou are ..<|im_end|>\\n<|im_start|>user\\n" and closes with
     "<|im_end|>\\n"; role_text(("user",), "assistant") opens with "<|im_start|>assistant\\n".
     """
 
-    def __init__(self, render: Render) -> None:
+    def __init__(self, render: Render, written: str = "") -> None:
         self._render = render
+        self._written = written
         # Drawn at random so that no template's own text and no user's can hold it.
         self._stem = f"\ufdd0{os.urandom(6).hex()}"
         self._layout = functools.lru_cache(maxsize=512)(self._rendered_layout)
 
-    def role_text(self, earlier: Roles, role: str) -> RoleText:
+    def role_text(self, earlier: Roles, role: AnyBlock) -> RoleText:
         """Texts around a block of `role` behind the closed blocks `earlier`.
 
         Raises InvalidRequest with the template's own words where it refuses that order.
         """
-        check_role(role)
-        if len(earlier) >= MAX_BLOCKS:
-            raise InvalidRequest(f"more than {MAX_BLOCKS} role blocks in one program")
-        if len({*earlier, role}) > MAX_ROLES:
-            raise InvalidRequest(f"more than {MAX_ROLES} different roles in one program")
-        between, close = self._ends((*earlier, role))
+        between, close = self._checked_ends(earlier, role)
+        if isinstance(role, Block) and role.calls:
+            close = self._close_of_called(earlier, close)
         if not earlier:
             return RoleText(between, close)
         closed = self._ends(earlier)[1]
         return RoleText(between[_common_prefix(between, closed) :], close)
+
+    def between(self, earlier: Roles, role: AnyBlock) -> str:
+        """All that stands between the content of the last of `earlier` and that of `role`, where
+        what closes that block depends on what comes behind it."""
+        return self._checked_ends(earlier, role)[0]
 
     def generation_open(self, earlier: Roles) -> str:
         """What opens an assistant block that the model is to write from its beginning: the
@@ -81,8 +87,23 @@ class RoleTexts:
         accepted = [roles for roles in _PROBED if self._accepts(roles, False)]
         return bool(accepted) and all(map(self._only_appends, accepted))
 
+    def _checked_ends(self, earlier: Roles, role: AnyBlock) -> tuple[str, str]:
+        check_role(role_of(role))
+        if len(earlier) >= MAX_BLOCKS:
+            raise InvalidRequest(f"more than {MAX_BLOCKS} role blocks in one program")
+        if len({role_of(each) for each in (*earlier, role)}) > MAX_ROLES:
+            raise InvalidRequest(f"more than {MAX_ROLES} different roles in one program")
+        return self._ends((*earlier, role))
+
+    def _close_of_called(self, earlier: Roles, rest: str) -> str:
+        """rest: from the end of the last argument on. What of it the output has not written; where
+        the template writes calls another way, that is what closes any block of an assistant."""
+        if self._written and rest.startswith(self._written):
+            return rest[len(self._written) :]
+        return self._ends((*earlier, ASSISTANT))[1]
+
     def _accepts(self, roles: Roles, add_generation_prompt: bool) -> bool:
-        return not isinstance(self._layout(roles, add_generation_prompt), InvalidRequest)
+        return not isinstance(self._found(roles, add_generation_prompt), InvalidRequest)
 
     def _only_appends(self, roles: Roles) -> bool:
         """Texts around k contents, appended block by block: [open 1, close 1 + open 2, ..]."""
@@ -114,10 +135,20 @@ class RoleTexts:
 
     def _texts(self, roles: Roles, add_generation_prompt: bool) -> tuple[str, ...]:
         """The rendering of blocks with sentinels as content, cut at the sentinels."""
-        texts = self._layout(roles, add_generation_prompt)
+        texts = self._found(roles, add_generation_prompt)
         if isinstance(texts, InvalidRequest):
             raise texts
         return texts
+
+    def _found(self, roles: Roles, add_generation_prompt: bool) -> tuple[str, ...] | InvalidRequest:
+        texts = self._layout(roles, add_generation_prompt)
+        if not isinstance(texts, InvalidRequest):
+            return texts
+        plain = tuple(ASSISTANT if _has_called(each) else each for each in roles)
+        if plain == roles:
+            return texts
+        other = self._layout(plain, add_generation_prompt)  # a template that shows no calls
+        return texts if isinstance(other, InvalidRequest) else other
 
     def _rendered_layout(
         self, roles: Roles, add_generation_prompt: bool
@@ -133,17 +164,14 @@ class RoleTexts:
             if not found or sentinel in rest:
                 return InvalidRequest(
                     "the model's chat template does not render these roles one after another: "
-                    + ", ".join(roles)
+                    + ", ".join(map(role_of, roles))
                 )
             texts.append(before)
         return (*texts, rest)
 
 
-def check_role(role: object) -> str:
-    """`role` where it is a word that may name a role; raises InvalidRequest."""
-    if not isinstance(role, str) or not _ROLE.fullmatch(role):
-        raise InvalidRequest(f"a role is a word of up to 64 letters and digits, not {role!r}")
-    return role
+def _has_called(block: AnyBlock) -> bool:
+    return isinstance(block, Block) and bool(block.calls)
 
 
 def _common_prefix(one: str, other: str) -> int:

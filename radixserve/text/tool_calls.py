@@ -67,6 +67,11 @@ class Syntax:
             arguments = keywords(arguments)
         return f"{self.begin}{self.head.replace('NAME', name)}{arguments}{self.tail}{self.end}"
 
+    @property
+    def written(self) -> str:
+        """What stands in an output from the end of its last call's last argument on, a text."""
+        return ('"' if self.is_python else '"}') + self.tail + self.end
+
     def calls(
         self, tools: Sequence[tuple[str, Mapping[str, Any]]], *, many: bool, is_marked: bool = False
     ) -> Format:

@@ -15,6 +15,7 @@ from radixserve.text.tool_calls import Syntax
 
 Message = dict[str, Any]
 Tools = Sequence[Mapping[str, Any]]
+Part = dict[str, Any]
 
 RESULT, RESULT_END = "<result>", "</result>"
 
@@ -88,3 +89,74 @@ def _call(call: Any, syntax: Syntax) -> str:
             arguments = json.dumps(rest.get("arguments", {}), ensure_ascii=False)
             return syntax.example(name, arguments)
     raise InvalidRequest("a tool call is an object with a function and its name", param="messages")
+
+
+class ToldParts:
+    """Parts of a program's prompt as plain ones: the same that told() makes of messages."""
+
+    def __init__(self, syntax: Syntax) -> None:
+        self._syntax = syntax
+        self._words = ""  # of the tools, until the first block is there to tell them
+        self._open: str | None = None
+        self._has_content = False
+        self._is_unclosed = False  # a block of results, and more may follow
+
+    @property
+    def is_told(self) -> bool:
+        """The tools stand in the prompt."""
+        return not self._words
+
+    def plain(self, kind: str, part: Mapping[str, Any]) -> list[Part]:
+        """What stands for `part`, of that kind."""
+        match kind:
+            case "tools":
+                self._words = description(part["tools"], self._syntax)
+                return []
+            case "role_open":
+                return self._opened(part["role_open"])
+            case "role_close":
+                return self._closed(part["role_close"])
+            case "ids":
+                return [*self.rest(), self._known(part)]
+            case "border":
+                return [dict(part)]
+        self._has_content = self._has_content or bool(part.get("text"))
+        return [*self.rest(), dict(part)]
+
+    def rest(self) -> list[Part]:
+        """What was held back, where no result follows."""
+        is_unclosed, self._is_unclosed = self._is_unclosed, False
+        return [{"role_close": "user"}] if is_unclosed else []
+
+    def _known(self, part: Mapping[str, Any]) -> Part:
+        """Ids of a prompt that this made before: its tools stand in them."""
+        self._has_content = True
+        if part.get("roles") or part.get("open") is not None:
+            self._words, self._open = "", part.get("open")
+        return {name: value for name, value in part.items() if name != "called"}
+
+    def _opened(self, role: object) -> list[Part]:
+        if role == "tool" and self._is_unclosed:
+            self._is_unclosed, self._open = False, "tool"
+            return [{"text": f"\n{RESULT}\n"}]
+        parts = self.rest()
+        if self._words and role not in ("system", "developer"):
+            parts += [{"role_open": "system"}, *self._told(), {"role_close": "system"}]
+        self._open, self._has_content = str(role), False
+        if role == "tool":
+            return [*parts, {"role_open": "user"}, {"text": f"{RESULT}\n"}]
+        return [*parts, {"role_open": role}]
+
+    def _closed(self, role: object) -> list[Part]:
+        is_open = role == self._open
+        self._open = None
+        if role == "tool" and is_open:
+            self._is_unclosed = True
+            return [{"text": f"\n{RESULT_END}"}]
+        gap = [{"text": "\n\n"}] if self._has_content else []
+        words = [*gap, *self._told()] if self._words and role in ("system", "developer") else []
+        return [*words, {"role_close": role}]
+
+    def _told(self) -> list[Part]:
+        words, self._words = self._words, ""
+        return [{"text": words}]
