@@ -1,20 +1,26 @@
 """The free pages of the KV pool.
 
 Owns: which pages nobody has. Must not know: what a page holds, who has the others.
+
+Pages come and go as the bytes of their int32 ids: mostly there are a few, of which numpy would take
+several times as long.
 """
 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from radixserve.plan import Int32
+
+INT32 = np.dtype(np.int32)
 
 
 class PageAllocator:
     """A stack of page ids; what is given back last is handed out first, in the same order.
 
     `free` is the number of pages on the stack, `total` the size of the pool. is_checked: a page
-    that is given back twice is noticed at once (twice the time; for tests and debugging).
+    that is given back twice is noticed at once (for tests and debugging).
     """
 
     __slots__ = ("_is_free", "_stack", "free", "total")
@@ -25,40 +31,38 @@ class PageAllocator:
         self.total = total
         self.free = total
         # It grows to the left: its top is at total - free.
-        self._stack: Int32 = np.arange(total, dtype=np.int32)
-        self._is_free = np.ones(total, dtype=np.bool_) if is_checked else None
+        self._stack = bytearray(np.arange(total, dtype=INT32).tobytes())
+        self._is_free: npt.NDArray[np.bool_] | None = None
+        if is_checked:
+            self._is_free = np.ones(total, dtype=np.bool_)
 
-    def take(self, n: int) -> Int32:
-        """n pages, [n] int32. Raises RuntimeError when fewer are free."""
-        pages = np.empty(n, dtype=np.int32)
-        self.fill(pages, 0)
-        return pages
-
-    def fill(self, table: Int32, start: int) -> None:
-        """Write pages to table[start:]. Raises RuntimeError when fewer are free."""
-        n, free = len(table) - start, self.free
+    def take(self, n: int) -> bytes:
+        """n pages. Raises RuntimeError when fewer are free."""
+        free = self.free
         if n > free:
             raise RuntimeError(f"{n} pages taken, {free} of {self.total} are free")
-        top = self.total - free
-        table[start:] = self._stack[top : top + n]
+        top = 4 * (self.total - free)
+        pages = bytes(self._stack[top : top + 4 * n])
         self.free = free - n
         if self._is_free is not None:
-            self._is_free[table[start:]] = False
+            self._is_free[np.frombuffer(pages, INT32)] = False
+        return pages
 
-    def give(self, pages: Int32) -> None:
+    def give(self, pages: bytes) -> None:
         """Take pages back, each of them once. Raises RuntimeError for more than are out, and, where
         it is checked, for one that is free already."""
-        n, free = len(pages), self.free
-        top = self.total - free
-        if n > top:
-            raise RuntimeError(f"{n} pages given back, {top} are out")
+        size = len(pages)
+        n, top = size // 4, 4 * (self.total - self.free)
+        if size > top:
+            raise RuntimeError(f"{n} pages given back, {top // 4} are out")
         if self._is_free is not None:
-            if self._is_free[pages].any():
-                raise RuntimeError(f"pages freed twice: {pages[self._is_free[pages]].tolist()}")
-            self._is_free[pages] = True
-        self._stack[top - n : top] = pages
-        self.free = free + n
+            ids = np.frombuffer(pages, INT32)
+            if self._is_free[ids].any():
+                raise RuntimeError(f"pages freed twice: {ids[self._is_free[ids]].tolist()}")
+            self._is_free[ids] = True
+        self._stack[top - size : top] = pages
+        self.free += n
 
     def free_pages(self) -> Int32:
         """The free pages, [free] int32, in no promised order."""
-        return self._stack[self.total - self.free :].copy()
+        return np.frombuffer(bytes(self._stack), INT32)[self.total - self.free :]

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from radixserve.cache.allocator import INT32
 from radixserve.cache.lease import CopySources, Lease
 from radixserve.cache.match import StepStamps
-from radixserve.cache.node import Node
+from radixserve.cache.node import Node, Siblings
 from radixserve.cache.tree import RadixTree
 
 
@@ -42,25 +43,25 @@ def _nodes(tree: RadixTree) -> Iterator[Node]:
     while pending:
         node = pending.pop()
         yield node
-        pending.extend(node.children.values())
+        pending.extend(node.all_children())
 
 
 def _audit_pages(tree: RadixTree, nodes: list[Node], leases: list[Lease]) -> None:
     """free + tree + leased only = total, and no page in two of them."""
     total = tree.allocator.total
     owners = [tree.allocator.free_pages()]
-    owners += [node.pages for node in nodes]
+    owners += [np.frombuffer(node.pages, INT32) for node in nodes]
     owners += [lease.own_pages for lease in leases]
     count = np.bincount(np.concatenate(owners), minlength=total)
     assert len(count) == total, f"a page id lies outside the pool of {total}"
     assert (count <= 1).all(), f"pages with two owners: {np.flatnonzero(count > 1).tolist()}"
     assert (count >= 1).all(), f"pages that nobody has: {np.flatnonzero(count == 0).tolist()}"
-    pages = sum(len(node.pages) for node in nodes)
+    pages = sum(_pages(node) for node in nodes)
     assert tree.pages == pages, f"the tree counts {tree.pages} pages and has {pages}"
-    locked = sum(len(node.pages) for node in nodes if node.lock)
+    locked = sum(_pages(node) for node in nodes if node.lock)
     assert tree.locked == locked, f"the tree counts {tree.locked} locked pages and has {locked}"
     assert tree.nodes == len(nodes) - len(tree.roots), f"the tree counts {tree.nodes} nodes"
-    warm = sum(len(node.pages) for node in nodes if node.is_warm)
+    warm = sum(_pages(node) for node in nodes if node.is_warm)
     assert tree.warm == warm, f"the tree counts {tree.warm} warm pages and has {warm}"
 
 
@@ -81,7 +82,7 @@ def _audit_locks(
     for node in nodes:
         wanted = expected[node]
         assert node.lock == wanted, f"{node}: lock {node.lock}, {wanted} holders"
-        below = max((child.lock for child in node.children.values()), default=0)
+        below = max((child.lock for child in node.all_children()), default=0)
         assert node.lock >= below, f"{node}: lock {node.lock} under a child's {below}"
 
 
@@ -91,28 +92,38 @@ def _audit_shape(node: Node, stride: int) -> None:
         assert len(node.key) == len(node.pages) == 0, f"{name}: a root has pages"
     elif len(node.key) < stride:
         assert node.key, f"{name}: a leaf without tokens"
-        assert len(node.pages) == 1, f"{name}: a partial leaf has one page"
+        assert _pages(node) == 1, f"{name}: a partial leaf has one page"
         assert not node.children, f"{name}: a partial leaf has children"
     else:
-        assert len(node.key) == len(node.pages) * stride, f"{name}: ends off a page border"
-    for first, child in node.children.items():
-        assert child.parent is node, f"{name}: a child has another parent"
-        assert child.namespace == node.namespace, f"{name}: a child of another namespace"
-        assert child.key[:stride] == first, f"{name}: a child is filed under another page"
-    order = [] if node.order is None else node.order.keys()
-    assert sorted(order) == sorted(node.children), f"{name}: its children are listed wrongly"
+        assert len(node.key) == _pages(node) * stride, f"{name}: ends off a page border"
+    _audit_children(node, stride)
     is_under_warm = node.parent is None or node.parent.parent is None or node.parent.is_warm
     assert is_under_warm or not node.is_warm, f"{name}: warm below a node that is not"
-    partials = sum(len(first) < stride for first in order)
+
+
+def _audit_children(node: Node, stride: int) -> None:
+    name = str(node)
+    for first, here in node.children.items():
+        assert len(first) == 4, f"{name}: children under {first!r}"
+        alike = here.nodes() if isinstance(here, Siblings) else [here]
+        assert (len(alike) > 1) == isinstance(here, Siblings), f"{name}: siblings without another"
+        pages = [child.key[:stride] for child in alike]
+        assert pages == sorted(set(pages)), f"{name}: its children are out of order, or equal"
+        for child in alike:
+            assert child.parent is node, f"{name}: a child has another parent"
+            assert child.namespace == node.namespace, f"{name}: a child of another namespace"
+            assert child.key[:4] == first, f"{name}: a child is filed under another id"
+            assert node.child(child.key[:stride], stride) is child, f"{name}: a child is not found"
+    partials = sum(len(child.key) < stride for child in node.all_children())
     assert node.partials == partials, f"{name}: counts {node.partials} partial leaves of {partials}"
 
 
 def _audit_stamps(node: Node, stamps: StepStamps) -> None:
-    steps = stamps.by_page[node.pages]
+    steps = stamps.of(node)
     assert (steps <= stamps.step).all(), f"{node}: published in a step to come"
     above = node.parent
-    if above is not None and len(above.pages):
-        steps = np.concatenate((stamps.by_page[above.pages[-1:]], steps))
+    if above is not None and above.pages:
+        steps = np.concatenate((stamps.of(above)[-1:], steps))
     assert (np.diff(steps) >= 0).all(), f"{node}: published before what it follows"
 
 
@@ -123,7 +134,7 @@ def _audit_marks(top: Node, mark: int) -> None:
         node, mark = pending.pop()
         mark = zlib.crc32(node.key, mark)
         assert node.mark in (None, mark), f"{node}: the mark of another prefix"
-        pending += [(child, mark) for child in node.children.values()]
+        pending += [(child, mark) for child in node.all_children()]
 
 
 def _audit_unused(tree: RadixTree, nodes: list[Node]) -> None:
@@ -137,7 +148,8 @@ def _audit_unused(tree: RadixTree, nodes: list[Node]) -> None:
         assert leaf.parent is not None
         assert place[leaf] < place.get(leaf.parent, len(place)), "a parent would go before a child"
         if len(leaf.key) < tree.stride:
-            longer = [k for k in leaf.parent.children if k.startswith(leaf.key) and k != leaf.key]
+            beside = [child.key for child in leaf.parent.all_children()]
+            longer = [key for key in beside if key.startswith(leaf.key) and key != leaf.key]
             assert not longer, f"{leaf}: an unlocked partial leaf beside a longer page"
 
 
@@ -145,16 +157,24 @@ def _audit_lease(lease: Lease) -> None:
     path: list[int] = []
     node: Node | None = lease.node
     while node is not None:
-        path = node.pages.tolist() + path
+        path = np.frombuffer(node.pages, INT32).tolist() + path
         assert node.namespace == lease.namespace, "a lease of another namespace"
         node = node.parent
     assert lease.depth == len(path), f"a lease of depth {lease.depth} ends at {len(path)}"
+    assert lease.pages.tobytes() == lease.table, "a lease names its pages in two ways"
     table = lease.pages[: lease.depth].tolist()
     assert table == path, f"a lease names pages {table}, its path has {path}"
     if lease.tail is not None:
         assert lease.tail.parent is lease.node, "a lease's tail hangs from another node"
-        assert lease.tail.pages[0] == lease.pages[lease.depth], "a lease's tail is another's page"
+        own = lease.table[4 * lease.depth : 4 * lease.depth + 4]
+        assert lease.tail.pages == own, "a lease's tail is another's page"
     if lease.copy is not None:
         order, source = lease.copy
         assert order.destination in lease.pages, "a copy goes to a page not its own"
-        assert order.source in source.pages, "a copy comes from a page that is not locked"
+        assert order.source in np.frombuffer(source.pages, INT32), (
+            "a copy comes from a page that is not locked"
+        )
+
+
+def _pages(node: Node) -> int:
+    return len(node.pages) // 4

@@ -3,15 +3,14 @@
 Owns: the prompt, and whether that place still stands. Must not know: who waits, locks.
 
 A node that is in the tree stays on the prefix it was found on: what is cut off a node goes to a new
-one above it. Only its own end moves, and then it gets another array of pages.
+one above it. Only its own end moves, and then it gets other bytes of pages.
 """
 
 from __future__ import annotations
 
 from radixserve.cache.match import match
-from radixserve.cache.node import NO_PAGES, Node
+from radixserve.cache.node import Node
 from radixserve.cache.tree import RadixTree
-from radixserve.plan import Int32
 
 
 class Bookmark:
@@ -27,7 +26,7 @@ class Bookmark:
         self.key = key
         self.cap = len(key) - 4 if limit is None else min(len(key) - 4, 4 * limit)
         self._node: Node | None = None
-        self._pages: Int32 = NO_PAGES
+        self._pages = b""
         self._depth = 0
 
     def look(self, tree: RadixTree) -> int:
@@ -42,7 +41,7 @@ class Bookmark:
         found = match(node, self.key, depth * stride, self.cap, stride, tree.stamps)
         node, inside, depth, _, extra = found
         tokens = depth * stride // 4 + extra
-        if inside < len(node.pages) and node.parent is not None:
+        if 4 * inside < len(node.pages) and node.parent is not None:
             node, depth = node.parent, depth - inside
         self._node, self._pages, self._depth = node, node.pages, depth
         return tokens

@@ -6,7 +6,7 @@ eviction frees, or for whom.
 
 from __future__ import annotations
 
-from radixserve.cache.node import NO_PAGES, Node
+from radixserve.cache.node import Node
 
 
 class UseOrder:
@@ -53,7 +53,7 @@ class UseOrder:
 
 
 def _ring() -> Node:
-    end = Node("", b"", NO_PAGES, None)
+    end = Node("", b"", b"", None)
     end.older = end.newer = end
     return end
 

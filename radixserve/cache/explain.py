@@ -23,8 +23,9 @@ def explain(tree: RadixTree, root: Node, key: bytes, cap: int) -> CacheReport:
     Costs as much as hashing the key's pages.
     """
     found = tree.match(root, key, 0, cap)
-    whole = found.depth * tree.stride
-    matched = found.depth * tree.stride // 4 + found.extra
+    _, _, depth, _, extra = found
+    whole = depth * tree.stride
+    matched = whole // 4 + extra
     if matched == cap:
         return CacheReport(matched=matched, reason="whole" if cap == len(key) // 4 - 1 else "limit")
     common, other = _beside(found, key[whole : min(whole + tree.stride, cap * 4)], tree.stride)
@@ -41,11 +42,11 @@ def explain(tree: RadixTree, root: Node, key: bytes, cap: int) -> CacheReport:
 def _beside(found: Match, probe: bytes, stride: int) -> tuple[int, int | None]:
     """(tokens of the probe, id after them) of the page that begins most like the probe behind the
     matched whole pages. The id is None where no page goes on from there."""
-    node = found.node
-    if found.inside < len(node.pages):
-        near = [node.key[found.inside * stride : (found.inside + 1) * stride]]
+    node, inside, _, _, _ = found
+    if 4 * inside < len(node.pages):
+        near = [node.key[inside * stride : (inside + 1) * stride]]
     else:
-        near = _near(node, probe)
+        near = [child.key[:stride] for child in _near(node, probe)]
     common = max((common_tokens(page, probe) for page in near), default=0)
     for page in near:
         following = page[4 * common : 4 * common + 4]
@@ -54,11 +55,12 @@ def _beside(found: Match, probe: bytes, stride: int) -> tuple[int, int | None]:
     return common, None
 
 
-def _near(node: Node, probe: bytes) -> list[bytes]:
-    if node.order is None:
-        return []
-    some = node.order.any()
-    return node.order.around(probe, 1)[0] or ([] if some is None else [some])
+def _near(node: Node, probe: bytes) -> list[Node]:
+    """The children between which the probe stands, or else some child."""
+    alike, at = node.alike(probe, 1)
+    if alike:
+        return alike[max(at - 1, 0) : at + 1]
+    return node.all_children()[:1]
 
 
 def listing(tree: RadixTree, namespace: str | None, depth: int, limit: int) -> list[TreeNode]:
@@ -74,10 +76,11 @@ def listing(tree: RadixTree, namespace: str | None, depth: int, limit: int) -> l
     for left in range(depth, -1, -1):
         below: list[tuple[int | None, Node]] = []
         for parent, node in level:
-            children = _latest(node.children.values(), room) if left else []
+            every = node.all_children()
+            children = _latest(every, room) if left else []
             room -= len(children)
             below += [(len(rows), child) for child in children]
-            rows.append(_told(node, parent, len(node.children) - len(children)))
+            rows.append(_told(node, parent, len(every) - len(children)))
         level = below
     return rows
 

@@ -17,8 +17,6 @@ from radixserve.cache.node import Node
 
 Cause = Literal["evicted", "flushed"]
 
-_new = tuple.__new__
-
 
 class Lost(NamedTuple):
     """tokens: of the key, counted from its beginning, that the cache has had at some time."""
@@ -27,13 +25,9 @@ class Lost(NamedTuple):
     cause: Cause
 
 
-class _Dropped(NamedTuple):
-    """mark: of the prefix before the edge. pages: how many of the edge's are remembered."""
-
-    mark: int
-    ids: bytes
-    pages: int
-    cause: Cause
+_Dropped = tuple[int, bytes, int, Cause]
+"""An edge: the mark of the prefix before it, its ids, how many of its pages are remembered, why it
+went. A plain tuple, for one is made while room is."""
 
 
 class _Edge:
@@ -78,8 +72,8 @@ class LostPages:
         if keep:
             cut = keep * self._stride
             mark, ids = crc32(ids[:cut], mark), ids[cut:]
-        pages = len(node.pages) - keep
-        self._fresh.append(_new(_Dropped, (mark, ids, pages, cause)))
+        pages = len(node.pages) // 4 - keep
+        self._fresh.append((mark, ids, pages, cause))
         self._held = held = self._held + pages
         if held > self._capacity:
             self._forget(held - self._capacity)
@@ -99,10 +93,10 @@ class LostPages:
             if not here:
                 del self._places[edge.place]
         while pages:
-            oldest = self._fresh.popleft()
-            left = oldest.pages - pages
+            mark, ids, had, cause = self._fresh.popleft()
+            left = had - pages
             if left > 0:
-                self._fresh.appendleft(oldest._replace(pages=left))
+                self._fresh.appendleft((mark, ids, left, cause))
                 return
             pages = -left
 

@@ -3,19 +3,17 @@
 Owns: the walk down the tree and the choice of a page to copy from. Changes nothing. Must not know:
 locks, leases, eviction.
 
-Keys are bytes of int32 ids, walked with an offset: a whole edge is one memcmp, and a child is found
-by the bytes of its first page. `pos` and `cap` are byte offsets into the key, `stride` is the bytes
-of a page.
+Keys are bytes of int32 ids, walked with an offset: a child is found by its first id, and its whole
+edge is one memcmp. `pos` and `cap` are byte offsets into the key, `stride` is the bytes of a page.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
+import numpy.typing as npt
 
+from radixserve.cache.allocator import INT32
 from radixserve.cache.node import Node
-from radixserve.plan import Int32
 
 # How many neighbours on each side are tried while the best partial match is not ready to be copied.
 REACH = 4
@@ -28,50 +26,51 @@ class StepStamps:
 
     def __init__(self, num_pages: int) -> None:
         self.step = 0
-        self.by_page = np.zeros(num_pages, dtype=np.int64)
+        self.by_page: npt.NDArray[np.int64] = np.zeros(num_pages, dtype=np.int64)
 
-    def publish(self, pages: Int32) -> None:
-        self.by_page[pages] = self.step
+    def publish(self, pages: bytes) -> None:
+        self.by_page[np.frombuffer(pages, INT32)] = self.step
+
+    def of(self, node: Node) -> npt.NDArray[np.int64]:
+        """Of each of the node's pages, [n]."""
+        return self.by_page[np.frombuffer(node.pages, INT32)]
 
     def is_ready(self, node: Node, index: int) -> bool:
         """Whether the node's page was written by an earlier step, so that it may be copied."""
-        return bool(self.by_page[node.pages[index]] < self.step)
+        page = int.from_bytes(node.pages[4 * index : 4 * index + 4], "little")
+        return bool(self.by_page[page] < self.step)
 
 
-class Match(NamedTuple):
-    """What the tree has of a key.
+Match = tuple[Node, int, int, Node | None, int]
+"""What the tree has of a key: (node, inside, depth, source, extra).
 
-    node: the deepest node of which a page matches; `inside` is how many of its pages do.
-    depth: matched whole pages, counted from the root.
-    source: the node with a page to copy from, of which `extra` tokens match. That page is the next
-    one of `node` itself where the match ends inside its edge, else the first one of a child.
-    """
-
-    node: Node
-    inside: int
-    depth: int
-    source: Node | None = None
-    extra: int = 0
-
-
-_new = tuple.__new__  # a third of the time of Match(..), and a walk takes little more
+node: the deepest node of which a page matches; `inside` is how many of its pages do.
+depth: matched whole pages, counted from the root.
+source: the node with a page to copy from, of which `extra` tokens match. That page is the next one
+of `node` itself where the match ends inside its edge, else the first one of a child.
+"""
 
 
 def walk(node: Node, key: bytes, pos: int, cap: int, stride: int) -> Match:
     """The whole pages of key[pos:cap] below `node`, which ends at `pos`."""
     while pos + stride <= cap:
-        child = node.children.get(key[pos : pos + stride])
+        here = node.children.get(key[pos : pos + 4])
+        if here is None:
+            break
+        child = here if isinstance(here, Node) else here.find(key[pos : pos + stride], stride)
         if child is None:
             break
         edge = child.key
-        end = pos + len(edge)
-        if end <= cap and key.startswith(edge, pos):
+        size = len(edge)
+        if stride <= size <= cap - pos and key.startswith(edge, pos):
             node = child
-            pos = end
+            pos += size
             continue
-        inside = _edge_bytes(edge, key, pos, cap) // stride
-        return _new(Match, (child, inside, pos // stride + inside, None, 0))
-    return _new(Match, (node, len(node.pages), pos // stride, None, 0))
+        inside = _whole_pages(edge, key, pos, cap, stride)
+        if inside == 0:
+            break
+        return child, inside, pos // stride + inside, None, 0
+    return node, len(node.pages) // 4, pos // stride, None, 0
 
 
 def match(node: Node, key: bytes, pos: int, cap: int, stride: int, stamps: StepStamps) -> Match:
@@ -82,16 +81,16 @@ def match(node: Node, key: bytes, pos: int, cap: int, stride: int, stamps: StepS
     probe = key[pos : pos + stride if pos + stride < cap else cap]
     if not probe:
         return found
-    if inside == len(node.pages):
-        if node.order is None or probe[:4] not in node.order.by_id:
+    if 4 * inside == len(node.pages):
+        if probe[:4] not in node.children:
             return found
-        near, at = node.order.around(probe, REACH)
-        source, extra = _best_child(node, near, at, probe, stamps)
-        return found if source is None else Match(node, inside, depth, source, extra)
+        near, at = node.alike(probe, REACH)
+        source, extra = _best_child(near, at, probe, stamps)
+        return found if source is None else (node, inside, depth, source, extra)
     extra = common_tokens(node.key[inside * stride : (inside + 1) * stride], probe)
     if extra == 0 or not stamps.is_ready(node, inside):
         return found
-    return Match(node, inside, depth, node, extra)
+    return node, inside, depth, node, extra
 
 
 def common_tokens(a: bytes, b: bytes) -> int:
@@ -106,26 +105,28 @@ def common_tokens(a: bytes, b: bytes) -> int:
 
 
 def _best_child(
-    node: Node, near: list[bytes], at: int, probe: bytes, stamps: StepStamps
+    near: list[Node], at: int, probe: bytes, stamps: StepStamps
 ) -> tuple[Node | None, int]:
     # In sorted order the common prefix only shrinks with the distance from the probe.
     source, best = None, 0
     for side in (near[at:], near[:at][::-1]):
-        for key in side:
-            extra = common_tokens(key, probe)
+        for child in side:
+            extra = common_tokens(child.key[: len(probe)], probe)
             if extra <= best:
                 break
-            child = node.children[key]
             if stamps.is_ready(child, 0):
                 source, best = child, extra
                 break
     return source, best
 
 
-def _edge_bytes(edge: bytes, key: bytes, pos: int, cap: int) -> int:
+def _whole_pages(edge: bytes, key: bytes, pos: int, cap: int, stride: int) -> int:
+    """How many pages of the edge the key begins with at `pos`; the edge may be less than one."""
+    if len(edge) < stride or not key.startswith(edge[:stride], pos):
+        return 0
     n = min(len(edge), cap - pos)
     if key.startswith(edge[:n], pos):
-        return n
+        return n // stride
     ours = np.frombuffer(edge, np.int32, n // 4)
     theirs = np.frombuffer(key, np.int32, n // 4, pos)
-    return int((ours != theirs).argmax()) * 4
+    return int((ours != theirs).argmax()) * 4 // stride

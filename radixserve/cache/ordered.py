@@ -1,6 +1,6 @@
-"""Child keys that begin alike, cheap to find and to change at any size.
+"""Many keys in order, cheap to find and to change at any number.
 
-Owns: the order of a node's child keys. Must not know: nodes, pages.
+Owns: the order. Must not know: nodes, pages.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class OrderedKeys:
     def is_empty(self) -> bool:
         return not self._blocks
 
-    def keys(self) -> list[bytes]:
+    def all(self) -> list[bytes]:
         """All keys, ascending."""
         return [key for block in self._blocks for key in block]
 
@@ -89,70 +89,3 @@ class OrderedKeys:
         if i + reach > len(block) and at + 1 < len(self._blocks):
             near += self._blocks[at + 1][: i + reach - len(block)]
         return near, before
-
-
-class ChildKeys:
-    """Keys, each of one or more int32 ids, by their first id; in order where several share it.
-
-    Only keys that share the first id have anything in common, and mostly there are few.
-    by_id: the key that begins with an id, or all of them.
-    """
-
-    __slots__ = ("by_id",)
-
-    def __init__(self) -> None:
-        self.by_id: dict[bytes, bytes | OrderedKeys] = {}
-
-    def keys(self) -> list[bytes]:
-        """All keys, those of one first id together and ascending."""
-        found: list[bytes] = []
-        for here in self.by_id.values():
-            found += [here] if isinstance(here, bytes) else here.keys()
-        return found
-
-    def any(self) -> bytes | None:
-        """Some key; None where there is none."""
-        for here in self.by_id.values():
-            return here if isinstance(here, bytes) else here.around(b"", 1)[0][0]
-        return None
-
-    def add(self, key: bytes) -> None:
-        """Insert a key that is not there."""
-        first = key[:4]
-        here = self.by_id.setdefault(first, key)
-        if here is key:
-            return
-        if isinstance(here, bytes):
-            alone, here = here, OrderedKeys()
-            here.add(alone)
-            self.by_id[first] = here
-        here.add(key)
-
-    def remove(self, key: bytes) -> None:
-        """Remove a key that is there. Raises KeyError when it is not."""
-        first = key[:4]
-        here = self.by_id[first]
-        if isinstance(here, bytes):
-            if here != key:
-                raise KeyError(key)
-            del self.by_id[first]
-            return
-        here.remove(key)
-        if here.is_empty:
-            del self.by_id[first]
-
-    def after(self, key: bytes) -> bytes | None:
-        """The smallest greater key with the same first id."""
-        here = self.by_id.get(key[:4])
-        if here is None or isinstance(here, bytes):
-            return here if here is not None and here > key else None
-        return here.after(key)
-
-    def around(self, probe: bytes, reach: int) -> tuple[list[bytes], int]:
-        """Like OrderedKeys.around, among the keys with the probe's first id."""
-        here = self.by_id.get(probe[:4])
-        if here is None:
-            return [], 0
-        if isinstance(here, bytes):
-            return [here], int(here < probe)
-        return here.around(probe, reach)

@@ -12,22 +12,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import numpy as np
-
 from radixserve.cache.allocator import PageAllocator
 from radixserve.cache.audit import audit
 from radixserve.cache.bookmark import Bookmark
 from radixserve.cache.explain import explain, listing
 from radixserve.cache.lease import CopySources, Lease
-from radixserve.cache.match import Match
-from radixserve.cache.node import NO_PAGES, Node
+from radixserve.cache.node import Node
+from radixserve.cache.publish import drop_copy, match_again, order_copy, publish, publish_tail
 from radixserve.cache.retention import Retention
 from radixserve.cache.tree import RadixTree
-from radixserve.ints import ceil_div
-from radixserve.plan import CopyOrder, Int32, PageId
 from radixserve.wire.cache import CacheReport, CacheStats, TreeNode
-
-INT32 = np.dtype(np.int32)  # made once: np.empty takes half as long with it
 
 
 class PrefixCache:
@@ -118,31 +112,28 @@ class PrefixCache:
         """
         cap = self._cap(key, limit)
         tree = self._tree
-        root = tree.roots.get(namespace) or Node(namespace, b"", NO_PAGES, None)
+        root = tree.roots.get(namespace) or Node(namespace, b"", b"", None)
         found = tree.match(root, key, 0, cap)
-        node, inside, depth, source, _ = found
-        total = -(-len(key) // tree.stride)
-        spare = self.available_pages - (total - depth) - reserve_pages
+        node, inside, depth, source, extra = found
+        own = -(-len(key) // tree.stride) - depth
+        spare = self.available_pages - own - reserve_pages
         if not node.lock:
             spare -= tree.unlocked_pages(found)
         if spare < 0:
             return None
-        if source is not None or inside < len(node.pages):
+        if source is not None or 4 * inside < len(node.pages):
             # While it is locked, a page to copy from is one page less to evict.
             can_copy = source is not None and (source.lock > 0 or spare > 0)
             node, source = tree.claim(found, with_source=can_copy)
-        tree.open_root(root)
-        table = np.empty(total, INT32)
-        tree.lock_into(node, table, depth)
-        lease = Lease(namespace, key, cap, node, table, self._sources, depth)
-        if source is None:
-            lease.matched = depth * self.page_size
-            self._take(table, depth)
-        else:
-            lease.matched = depth * self.page_size + found.extra
+        tree.roots.setdefault(namespace, root)
+        shared = tree.lock(node)
+        if source is not None:
             tree.lock(source)
-            self._take(table, depth)
-            lease.copy = self._copy_order(lease, source, found), source
+        lease = Lease(namespace, key, cap, node, shared + self._take(own), self._sources, depth)
+        lease.matched = depth * self.page_size
+        if source is not None:
+            lease.matched += extra
+            order_copy(lease, source, extra)
         self._leases.add(lease)
         if self._is_audited:
             self.audit()
@@ -164,22 +155,20 @@ class PrefixCache:
             )
         # Behind a published tail nothing is left to match: its last tokens are computed.
         if self._is_enabled and lease.tail is None:
-            self._publish(lease, lease.key, computed // self.page_size, computed // self.page_size)
-            computed = self._match_again(lease, computed)
+            whole = computed // self.page_size
+            publish(self._tree, lease, lease.key, whole, whole)
+            computed = match_again(self._tree, lease, computed)
         self._check()
         return computed
 
     def grow(self, lease: Lease, tokens: int) -> bool:
         """Make lease.pages cover `tokens` tokens; False, and nothing changed, when it cannot."""
         self._require_live(lease)
-        more = ceil_div(tokens, self.page_size) - len(lease.pages)
+        more = -(-tokens // self.page_size) - len(lease.table) // 4
         if more > self.available_pages:
             return False
         if more > 0:
-            had = lease.pages
-            lease.pages = table = np.empty(len(had) + more, INT32)
-            table[: len(had)] = had
-            self._take(table, len(had))
+            lease.hold(lease.table + self._take(more))
         self._check()
         return True
 
@@ -196,26 +185,25 @@ class PrefixCache:
         self._require_live(lease)
         if not 0 <= written <= length <= len(key) // 4:
             raise ValueError(f"written {written}, length {length}, key of {len(key) // 4} tokens")
-        if length > len(lease.pages) * self.page_size:
+        if length * 4 > len(lease.table) * self.page_size:
             raise ValueError(f"{length} tokens published from {len(lease.pages)} pages")
         if self._is_enabled:
-            self._publish(lease, key, length // self.page_size, written // self.page_size)
+            publish(self._tree, lease, key, length // self.page_size, written // self.page_size)
             if written == length and lease.depth == length // self.page_size:
-                self._publish_tail(lease, key[lease.depth * self._tree.stride : length * 4])
+                part = key[lease.depth * self._tree.stride : length * 4]
+                publish_tail(self._tree, lease, part)
         self._check()
 
     def release(self, lease: Lease) -> None:
         """Give everything back. What was published stays, unlocked. Once only: RuntimeError."""
         self._require_live(lease)
-        own = lease.own_pages
         if lease.copy is not None:
-            self._drop_copy(lease)
+            drop_copy(self._tree, lease)
+        own = lease.own_table
         self._tree.unlock(lease.node if lease.tail is None else lease.tail)
-        if len(own):
+        if own:
             self._allocator.give(own)
-        lease.is_released = True
-        lease.tail = None
-        lease.pages = NO_PAGES
+        lease.end()
         self._leases.discard(lease)
         self._check()
 
@@ -247,7 +235,7 @@ class PrefixCache:
         """What acquire would find now, and why it would find no more. Changes nothing."""
         if not self._is_enabled:
             return CacheReport(matched=0, reason="off")
-        root = self._tree.roots.get(namespace) or Node(namespace, b"", NO_PAGES, None)
+        root = self._tree.roots.get(namespace) or Node(namespace, b"", b"", None)
         return explain(self._tree, root, key, self._cap(key, limit))
 
     def stats(self) -> CacheStats:
@@ -307,79 +295,13 @@ class PrefixCache:
         """Check every invariant; raises AssertionError naming the one that is broken."""
         audit(self._tree, self._leases, self._sources)
 
-    def _match_again(self, lease: Lease, computed: int) -> int:
-        found = self._tree.match(lease.node, lease.key, lease.depth, lease.cap)
-        reached = found.depth * self.page_size + found.extra
-        if reached <= computed:
-            return computed
-        node, source = self._tree.claim(found, with_source=True)
-        if source is not None:
-            self._tree.lock(source)
-        self._drop_copy(lease)
-        self._adopt(lease, node, found.depth)
-        if source is not None:
-            lease.copy = self._copy_order(lease, source, found), source
-        return reached
-
-    def _publish(self, lease: Lease, key: bytes, end: int, written: int) -> None:
-        """Publish whole pages [0, end), of which [0, written) are written."""
-        tree = self._tree
-        if lease.depth < min(end, written):
-            found = tree.walk(lease.node, key, lease.depth, min(end, written))
-            node, _ = tree.claim(found, with_source=False)
-            self._adopt(lease, node, found.depth)
-        start = lease.depth * tree.stride
-        if lease.depth >= end or key[start : start + tree.stride] in lease.node.children:
-            return
-        edge = key[start : end * tree.stride]
-        node, pages = lease.node, lease.pages[lease.depth : end]
-        if lease.tail is not None:
-            tree.rekey(lease.tail, edge[: tree.stride])
-            node, lease.tail = lease.tail, None
-            edge, pages = edge[tree.stride :], pages[1:]
-        lease.node = tree.append(node, edge, pages.copy()) if edge else node
-        lease.depth = end
-
-    def _publish_tail(self, lease: Lease, part: bytes) -> None:
-        if not part or self._tree.is_covered(lease.node, part):
-            return
-        if lease.tail is not None:
-            self._tree.rekey(lease.tail, part)
-        else:
-            page = lease.pages[lease.depth : lease.depth + 1].copy()
-            lease.tail = self._tree.add_child(lease.node, part, page)
-
-    def _adopt(self, lease: Lease, node: Node, depth: int) -> None:
-        """Move the lease onto the tree's pages down to `node`, and only then free its own."""
-        start = lease.depth
-        if depth == start:
-            return
-        self._tree.lock(node, above=lease.node)
-        own = lease.pages[start + (lease.tail is not None) : depth].copy()
-        self._tree.fill_table(node, lease.node, lease.pages, depth)
-        above, lease.node, lease.depth = lease.node, node, depth
-        if lease.tail is not None:
-            tail, lease.tail = lease.tail, None
-            self._tree.unlock(tail, above=above)
-        self._allocator.give(own)
-
-    def _copy_order(self, lease: Lease, source: Node, found: Match) -> CopyOrder:
-        destination = PageId(int(lease.pages[found.depth]))
-        return CopyOrder(PageId(int(source.pages[0])), destination, found.extra)
-
-    def _drop_copy(self, lease: Lease) -> None:
-        if lease.copy is not None:
-            _, source = lease.copy
-            lease.copy = None
-            self._tree.unlock(source)
-
-    def _take(self, table: Int32, start: int) -> None:
-        """Write pages to table[start:], evicting where needed."""
-        short = len(table) - start - self._allocator.free
-        if short > 0:
-            self.retention.refresh()
-            self._tree.evict(short)
-        self._allocator.fill(table, start)
+    def _take(self, n: int) -> bytes:
+        """n pages, evicting where needed."""
+        short = n - self._allocator.free
+        if short <= 0:
+            return self._allocator.take(n)
+        self.retention.refresh()
+        return self._allocator.take(n - short) + self._tree.evict(short)
 
     def _cap(self, key: bytes, limit: int | None) -> int:
         n = len(key)

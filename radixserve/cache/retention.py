@@ -114,7 +114,7 @@ class Retention:
         self._renew(owner, kept)
         for name in (parent, call):
             self._let_go(kept, name)
-        pages = lease.pages[: lease.depth + (lease.tail is not None)].copy()
+        pages = lease.pages[: lease.depth + (lease.tail is not None)]
         kept.ends[call] = _End(lease.node, lease.tail, pages)
         self._ends += 1
         users = self._users[pages]

@@ -16,9 +16,7 @@ from radixserve.cache.allocator import PageAllocator
 from radixserve.cache.eviction import UseOrder
 from radixserve.cache.lost import LostPages
 from radixserve.cache.match import Match, StepStamps, match, walk
-from radixserve.cache.node import NO_CHILDREN, Node
-from radixserve.cache.ordered import ChildKeys
-from radixserve.plan import Int32
+from radixserve.cache.node import Node
 
 # A node grows in place up to this many pages, so that a long decode does not copy its whole edge
 # for each page it fills.
@@ -82,13 +80,13 @@ class RadixTree:
 
     def unlocked_pages(self, found: Match) -> int:
         """How many evictable pages locking the matched whole pages would take away."""
-        if found.node.lock:
+        node, count, _, _, _ = found
+        if node.lock:
             return 0
-        count = found.inside
-        node = found.node.parent
-        while node is not None and not node.lock:
-            count += len(node.pages)
-            node = node.parent
+        step = node.parent
+        while step is not None and not step.lock:
+            count += len(step.pages) // 4
+            step = step.parent
         return count
 
     def claim(self, found: Match, *, with_source: bool) -> tuple[Node, Node | None]:
@@ -97,43 +95,29 @@ class RadixTree:
         Returns that node and the source; locks nothing.
         """
         node, inside, _, source, _ = found
-        if inside < len(node.pages):
+        if 4 * inside < len(node.pages):
             node = self._split(node, inside)
         if source is None or not with_source:
             return node, None
         # Either way the page to copy is now the source's first.
-        return node, source if len(source.pages) == 1 else self._split(source, 1)
+        return node, source if len(source.pages) == 4 else self._split(source, 1)
 
-    def open_root(self, root: Node) -> None:
-        """Make sure that a root which is about to be locked is found by its namespace."""
-        self.roots.setdefault(root.namespace, root)
-
-    def lock(self, node: Node, above: Node | None = None) -> None:
-        """Add a lock to the path from `node` up to, not including, `above`."""
+    def lock(self, node: Node, above: Node | None = None) -> bytes:
+        """Add a lock to the path from `node` up to, not including, `above`; returns its pages, from
+        above down."""
+        parts = []
         step: Node | None = node
         while step is not above:
             assert step is not None
+            parts.append(step.pages)
             lock = step.lock
             step.lock = lock + 1
             if not lock:
-                self.locked += len(step.pages)
+                self.locked += len(step.pages) // 4
                 self.unused.discard(step)
             step = step.parent
-
-    def lock_into(self, node: Node, table: Int32, end: int) -> None:
-        """Lock the path from the root to `node` and write its pages to table[:end]."""
-        step: Node | None = node
-        while step is not None:
-            pages, lock = step.pages, step.lock
-            step.lock = lock + 1
-            if not lock:
-                self.locked += len(pages)
-                self.unused.discard(step)
-            if end:
-                start = end - len(pages)
-                table[start:end] = pages
-                end = start
-            step = step.parent
+        parts.reverse()
+        return b"".join(parts)
 
     def unlock(self, node: Node, above: Node | None = None) -> None:
         """Take a lock from the path from `node` up to, not including, `above`; counts as a use."""
@@ -145,36 +129,27 @@ class RadixTree:
             step.lock = lock = step.lock - 1
             up = step.parent
             if not lock and up is not None:
-                self.locked -= len(step.pages)
+                self.locked -= len(step.pages) // 4
                 self.unused.add(step)
             step = up
         if not node.lock and not node.children:
             self._settle(node)
 
-    def fill_table(self, node: Node, above: Node | None, table: Int32, end: int) -> None:
-        """Write the pages of the path from below `above` to `node` to `table`, up to `end`."""
-        step: Node | None = node
-        while step is not above:
-            assert step is not None
-            start = end - len(step.pages)
-            table[start:end] = step.pages
-            step, end = step.parent, start
-
-    def append(self, node: Node, edge: bytes, pages: Int32) -> Node:
+    def append(self, node: Node, edge: bytes, pages: bytes) -> Node:
         """Publish whole pages below `node`, which the caller has locked.
 
         Returns the node that ends with them; the caller's lock now reaches down to it.
         """
         is_own = node.lock == 1 and not node.children and node.parent is not None
-        if is_own and not node.is_warm and len(node.pages) + len(pages) <= LONGEST_GROWN:
+        if is_own and not node.is_warm and len(node.pages) + len(pages) <= 4 * LONGEST_GROWN:
             self._count_in(pages)
             node.key += edge
             node.mark = None
-            node.pages = np.concatenate((node.pages, pages))
+            node.pages += pages
             return node
         return self.add_child(node, edge, pages)
 
-    def add_child(self, node: Node, edge: bytes, pages: Int32) -> Node:
+    def add_child(self, node: Node, edge: bytes, pages: bytes) -> Node:
         """Publish a new child, locked once for the caller, who has locked `node`.
 
         edge: the ids of whole pages, or of the filled part of one page.
@@ -182,32 +157,32 @@ class RadixTree:
         child = Node(node.namespace, edge, pages, node)
         child.lock = 1
         self._count_in(pages)
-        self._link(child)
+        node.add(child, self.stride)
+        self.nodes += 1
         self._drop_covered(node, edge[: self.stride])
         return child
 
     def rekey(self, leaf: Node, key: bytes) -> None:
         """A partial leaf's page has been filled further: publish it under the longer key."""
-        self._unlink(leaf)
-        leaf.key = key
-        self.stamps.publish(leaf.pages)
-        self._link(leaf)
         parent = leaf.parent
         assert parent is not None
+        parent.drop(leaf, self.stride)
+        leaf.key = key
+        self.stamps.publish(leaf.pages)
+        parent.add(leaf, self.stride)
         self._drop_covered(parent, key)
 
     def is_covered(self, node: Node, part: bytes) -> bool:
         """Whether a child of `node` begins with the partial page `part`."""
-        if part in node.children:
-            return True
-        return self._has_longer(node, part)
+        children, _ = node.alike(part, 1)
+        return any(child.key.startswith(part) for child in children)
 
     def cold_pages(self, node: Node) -> int:
         """How many pages of the path to `node` are not warm."""
         count = 0
         step: Node | None = node
         while step is not None and not step.is_warm:
-            count += len(step.pages)
+            count += len(step.pages) // 4
             step = step.parent
         return count
 
@@ -219,23 +194,26 @@ class RadixTree:
             step.is_warm = step.parent is not None
             step = step.parent
 
-    def evict(self, n: int) -> None:
-        """Free at least n pages, warm ones last, else the least recently used first. The caller
-        knows that n can go."""
+    def evict(self, n: int) -> bytes:
+        """Drop n pages, warm ones last, else the least recently used first. The caller knows that n
+        can go, and gets them."""
+        parts = []
         while n > 0:
             leaf = self.unused.oldest()
             if leaf is None:
                 raise RuntimeError(f"{n} more pages to evict, but no unlocked leaf is left")
-            size, before = len(leaf.pages), len(leaf.key) // 4
-            if size > n:
-                self.lost.note(leaf, size - n, "evicted")
-                self._truncate(leaf, size - n)
-                self.evicted_tokens += before - leaf.tokens
-                return
-            self.lost.note(leaf, 0, "evicted")
-            n -= size
-            self.evicted_tokens += before
-            self._remove(leaf)
+            before = len(leaf.key)
+            keep = max(len(leaf.pages) // 4 - n, 0)
+            self.lost.note(leaf, keep, "evicted")
+            if keep:
+                freed = self._cut_off(leaf, keep)
+                before -= len(leaf.key)
+            else:
+                freed = self._take_out(leaf)
+            self.evicted_tokens += before // 4
+            n -= len(freed) // 4
+            parts.append(freed)
+        return b"".join(parts)
 
     def flush(self) -> int:
         """Drop every unlocked node; returns how many tokens that were."""
@@ -251,23 +229,23 @@ class RadixTree:
         pending = list(self.roots.values())
         while pending:
             node = pending.pop()
-            fresh = np.flatnonzero(self.stamps.by_page[node.pages] >= step)
+            fresh = np.flatnonzero(self.stamps.of(node) >= step)
             if not len(fresh):
-                pending.extend(node.children.values())
+                pending.extend(node.all_children())
                 continue
             if node.lock:
-                raise RuntimeError(f"pages {node.pages.tolist()} of step {step} are still locked")
+                raise RuntimeError(f"pages of step {step} are still locked: {node}")
             # A child is never published before its parent, so all that hangs below goes as well.
             self._remove_below(node)
             if fresh[0] == 0:
                 self._remove(node)
             else:
-                self._truncate(node, int(fresh[0]))
+                self.allocator.give(self._cut_off(node, int(fresh[0])))
 
     def _remove_below(self, top: Node) -> None:
         order = [top]
         for node in order:
-            order.extend(node.children.values())
+            order.extend(node.all_children())
         for node in reversed(order[1:]):
             self._remove(node)
 
@@ -276,11 +254,12 @@ class RadixTree:
         stays the lower end, so that whoever locked it still holds the whole path."""
         parent, cut = node.parent, k * self.stride
         assert parent is not None
-        upper = Node(node.namespace, node.key[:cut], node.pages[:k], parent)
+        upper = Node(node.namespace, node.key[:cut], node.pages[: 4 * k], parent)
         upper.lock, upper.time, upper.is_warm = node.lock, node.time, node.is_warm
-        parent.children[node.key[: self.stride]] = upper
-        node.key, node.pages, node.parent = node.key[cut:], node.pages[k:], upper
-        self._link(node)
+        parent.swap(node, upper, self.stride)
+        node.key, node.pages, node.parent = node.key[cut:], node.pages[4 * k :], upper
+        upper.add(node, self.stride)
+        self.nodes += 1
         return upper
 
     def _settle(self, node: Node) -> None:
@@ -292,62 +271,49 @@ class RadixTree:
             self._remove(node)
 
     def _has_longer(self, node: Node, part: bytes) -> bool:
-        longer = None if node.order is None else node.order.after(part)
-        return longer is not None and longer.startswith(part)
+        children, at = node.alike(part, 2)
+        return any(len(c.key) > len(part) and c.key.startswith(part) for c in children[at : at + 2])
 
     def _drop_covered(self, node: Node, first: bytes) -> None:
         """Drop the unlocked partial leaves that a new child makes useless."""
         if not node.partials:
             return
         for end in range(4, len(first), 4):
-            leaf = node.children.get(first[:end])
+            leaf = node.child(first[:end], self.stride)
             if leaf is not None and leaf.lock == 0:
                 self._remove(leaf)
 
-    def _truncate(self, leaf: Node, keep: int) -> None:
-        freed = leaf.pages[keep:]
-        leaf.pages, leaf.key = leaf.pages[:keep], leaf.key[: keep * self.stride]
-        leaf.mark = None
-        self.pages -= len(freed)
-        self.warm -= len(freed) if leaf.is_warm else 0
-        self.allocator.give(freed)
-
     def _remove(self, leaf: Node) -> None:
-        """Take an unlocked leaf out and free its pages; its parent may become the next to go."""
+        """Take an unlocked leaf out and free its pages."""
+        self.allocator.give(self._take_out(leaf))
+
+    def _take_out(self, leaf: Node) -> bytes:
+        """Take an unlocked leaf out, and return its pages; its parent may be the next to go."""
         parent, pages = leaf.parent, leaf.pages
         assert parent is not None
-        self._unlink(leaf)
+        parent.drop(leaf, self.stride)
         self.unused.discard(leaf)
         leaf.parent = None
-        self.pages -= len(pages)
-        if leaf.is_warm:
-            self.warm -= len(pages)
-        self.allocator.give(pages)
+        self.nodes -= 1
+        self._count_out(leaf, pages)
         if not parent.lock and not parent.children:
             self._settle(parent)
+        return pages
 
-    def _count_in(self, pages: Int32) -> None:
+    def _cut_off(self, leaf: Node, keep: int) -> bytes:
+        """Shorten an unlocked leaf to so many pages, and return the others."""
+        freed = leaf.pages[4 * keep :]
+        leaf.pages, leaf.key = leaf.pages[: 4 * keep], leaf.key[: keep * self.stride]
+        leaf.mark = None
+        self._count_out(leaf, freed)
+        return freed
+
+    def _count_in(self, pages: bytes) -> None:
         self.stamps.publish(pages)
-        self.pages += len(pages)
-        self.locked += len(pages)
+        self.pages += len(pages) // 4
+        self.locked += len(pages) // 4
 
-    def _link(self, node: Node) -> None:
-        parent, first = node.parent, node.key[: self.stride]
-        assert parent is not None
-        if parent.order is None:
-            parent.order = ChildKeys()
-        if parent.children is NO_CHILDREN:
-            parent.children = {}
-        parent.order.add(first)
-        parent.children[first] = node
-        self.nodes += 1
-        parent.partials += len(first) < self.stride
-
-    def _unlink(self, node: Node) -> None:
-        parent, first = node.parent, node.key[: self.stride]
-        assert parent is not None
-        assert parent.order is not None
-        parent.order.remove(first)
-        del parent.children[first]
-        self.nodes -= 1
-        parent.partials -= len(first) < self.stride
+    def _count_out(self, leaf: Node, pages: bytes) -> None:
+        self.pages -= len(pages) // 4
+        if leaf.is_warm:
+            self.warm -= len(pages) // 4

@@ -25,10 +25,10 @@ def held(cache: PrefixCache) -> dict[tuple[str, Tokens], int]:
     while pending:
         node, before = pending.pop()
         tokens = before + tuple(np.frombuffer(node.key, np.int32).tolist())
-        for i, page in enumerate(node.pages.tolist()):
+        for i, page in enumerate(np.frombuffer(node.pages, np.int32).tolist()):
             end = min(len(tokens), len(before) + (i + 1) * cache.page_size)
             found[node.namespace, tokens[:end]] = page
-        pending += [(child, tokens) for child in node.children.values()]
+        pending += [(child, tokens) for child in node.all_children()]
     return found
 
 
@@ -175,7 +175,7 @@ def kept_warm(cache: PrefixCache) -> set[tuple[str, Tokens]]:
         tokens = before + tuple(np.frombuffer(node.key, np.int32).tolist())
         if node.is_warm:
             found.add((node.namespace, tokens))
-        pending += [(child, tokens) for child in node.children.values()]
+        pending += [(child, tokens) for child in node.all_children()]
     return found
 
 

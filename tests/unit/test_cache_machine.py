@@ -68,9 +68,9 @@ class World(RuleBasedStateMachine):
         while pending:
             node, tokens, pages = pending.pop()
             tokens += tuple(np.frombuffer(node.key, dtype=np.int32).tolist())
-            pages = pages + node.pages.tolist()
+            pages = pages + np.frombuffer(node.pages, dtype=np.int32).tolist()
             paths.append((node.namespace, tokens, pages))
-            pending += [(child, tokens, pages) for child in node.children.values()]
+            pending += [(child, tokens, pages) for child in node.all_children()]
         return paths
 
     def wipe(self, pages: list[int]) -> None:

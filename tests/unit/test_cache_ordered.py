@@ -6,10 +6,8 @@ import random
 from bisect import bisect_left, bisect_right
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from radixserve.cache.ordered import ChildKeys, OrderedKeys
+from radixserve.cache.ordered import OrderedKeys
 
 
 def test_agrees_with_a_sorted_list_while_it_grows_and_shrinks() -> None:
@@ -19,14 +17,14 @@ def test_agrees_with_a_sorted_list_while_it_grows_and_shrinks() -> None:
     for key in pool:
         ordered.add(key)
     plain = sorted(pool)
-    assert ordered.keys() == plain
+    assert ordered.all() == plain
     rng.shuffle(pool)
     while pool:
         for key in pool[:100]:
             ordered.remove(key)
             del plain[bisect_left(plain, key)]
         del pool[:100]
-        assert ordered.keys() == plain
+        assert ordered.all() == plain
         assert len(ordered) == len(plain)
         for probe in [*pool[:20], *(rng.randbytes(4) for _ in range(20))]:
             i, right = bisect_left(plain, probe), bisect_right(plain, probe)
@@ -56,34 +54,10 @@ def test_a_key_that_is_not_there_cannot_be_removed() -> None:
     for missing in (b"0", b"b"):
         with pytest.raises(KeyError):
             ordered.remove(missing)
-    assert ordered.keys() == [b"a"]
+    assert ordered.all() == [b"a"]
 
 
 def test_empty() -> None:
     ordered = OrderedKeys()
     assert ordered.after(b"") is None
     assert ordered.around(b"a", 4) == ([], 0)
-
-
-@given(st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 2), min_size=1, max_size=3))))
-def test_child_keys_agree_with_a_list_of_those_that_begin_alike(changes) -> None:
-    keys, plain = ChildKeys(), set()
-    for add, tokens in changes:
-        key = b"".join(token.to_bytes(4, "little") for token in tokens)
-        alike = sorted(k for k in plain if k[:4] == key[:4])
-        i, right = bisect_left(alike, key), bisect_right(alike, key)
-        assert keys.after(key) == (alike[right] if right < len(alike) else None)
-        near, at = keys.around(key, 2)
-        assert near == alike[max(i - 2, 0) : i + 2]
-        assert near[:at] == alike[max(i - 2, 0) : i]
-        if add and key not in plain:
-            keys.add(key)
-            plain.add(key)
-        elif not add and key in plain:
-            keys.remove(key)
-            plain.remove(key)
-        elif not add:
-            with pytest.raises(KeyError):
-                keys.remove(key)
-        assert sorted(keys.keys()) == sorted(plain)
-        assert keys.any() in plain if plain else keys.any() is None

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from radixserve.cache.allocator import PageAllocator
 from radixserve.cache.eviction import UseOrder
 from radixserve.cache.match import common_tokens
-from radixserve.cache.node import NO_PAGES, Node
+from radixserve.cache.node import FEW, Node, Siblings
 from radixserve.cache.tree import RadixTree
 
 
@@ -20,11 +23,15 @@ def ids(*tokens: int) -> bytes:
 
 def put(tree: RadixTree, *tokens: int) -> Node:
     """Publish whole pages of which the tree has none; returns their node, unlocked."""
-    root = tree.roots.setdefault("", Node("", b"", NO_PAGES, None))
+    root = tree.roots.setdefault("", Node("", b"", b"", None))
     tree.lock(root)
     node = tree.append(root, ids(*tokens), tree.allocator.take(len(tokens) * 4 // tree.stride))
     tree.unlock(node)
     return node
+
+
+def keys(tree: RadixTree) -> list[bytes]:
+    return [child.key for child in tree.roots[""].all_children()]
 
 
 @pytest.mark.parametrize(("a", "b", "n"), [((), (1,), 0), ((1, 2), (1, 3), 1), ((1, 2), (1, 2), 2)])
@@ -47,23 +54,23 @@ def test_the_best_partial_match_is_found_among_thousands_of_children() -> None:
     for _ in range(300):
         probe = tuple(rng.randrange(12) for _ in range(5))
         best = max(common_tokens(ids(*page), ids(*probe)) for page in pages)
-        found = tree.match(tree.roots[""], ids(*probe), 0, 5)
-        assert found.depth * 4 + found.extra == best
+        _, _, depth, _, extra = tree.match(tree.roots[""], ids(*probe), 0, 5)
+        assert depth * 4 + extra == best
 
 
 def test_the_leaf_used_longest_ago_goes_first_and_only_as_much_as_needed() -> None:
     tree = RadixTree(PageAllocator(8), 2)
     old = put(tree, 1, 1, 1, 1, 1, 1)
-    put(tree, 2, 2, 2, 2)
+    pages = old.pages + put(tree, 2, 2, 2, 2).pages
     tree.lock(old)
     tree.unlock(old)
-    tree.evict(1)
-    assert [key for key in tree.roots[""].children] == [ids(1, 1), ids(2, 2)]
-    assert tree.roots[""].children[ids(2, 2)].key == ids(2, 2)
-    tree.evict(3)
-    assert tree.roots[""].children[ids(1, 1)].key == ids(1, 1)
+    dropped = tree.evict(1)
+    assert keys(tree) == [ids(1, 1, 1, 1, 1, 1), ids(2, 2)]
+    dropped += tree.evict(3)
+    assert keys(tree) == [ids(1, 1)]
     assert tree.evicted_tokens == 8
-    assert tree.allocator.free == 7
+    assert (tree.allocator.free, tree.pages) == (3, 1)
+    assert sorted(dropped + tree.roots[""].all_children()[0].pages) == sorted(pages)
 
 
 def test_a_parent_that_becomes_a_leaf_is_evicted_by_its_own_last_use() -> None:
@@ -78,7 +85,7 @@ def test_a_parent_that_becomes_a_leaf_is_evicted_by_its_own_last_use() -> None:
     tree.evict(1)
     assert not parent.children
     tree.evict(1)
-    assert list(tree.roots[""].children) == [ids(1, 1)]
+    assert keys(tree) == [ids(1, 1)]
     tree.evict(1)
     assert tree.roots == {}
 
@@ -89,14 +96,14 @@ def test_a_locked_node_is_never_evicted() -> None:
     put(tree, 2, 2)
     tree.lock(kept)
     tree.evict(1)
-    assert list(tree.roots[""].children) == [ids(1, 1)]
+    assert keys(tree) == [ids(1, 1)]
     with pytest.raises(RuntimeError, match="no unlocked leaf"):
         tree.evict(1)
 
 
 def test_a_grown_edge_stops_growing_at_its_bound() -> None:
     tree = RadixTree(PageAllocator(600), 1)
-    root = tree.roots.setdefault("", Node("", b"", NO_PAGES, None))
+    root = tree.roots.setdefault("", Node("", b"", b"", None))
     tree.lock(root)
     node = tree.append(root, ids(0), tree.allocator.take(1))
     nodes = {node}
@@ -105,7 +112,7 @@ def test_a_grown_edge_stops_growing_at_its_bound() -> None:
         nodes.add(node)
     assert len(nodes) == 3
     tree.unlock(node)
-    assert tree.match(root, ids(*range(700)), 0, 699).depth == 600
+    assert tree.match(root, ids(*range(700)), 0, 699)[2] == 600
     assert tree.flush() == 600
 
 
@@ -132,7 +139,7 @@ def test_pages_of_a_failed_step_go_and_earlier_ones_stay() -> None:
 
 def test_the_order_of_use_puts_the_warm_last() -> None:
     unused = UseOrder()
-    nodes = [Node("", ids(i), NO_PAGES, None) for i in range(4)]
+    nodes = [Node("", ids(i), b"", None) for i in range(4)]
     nodes[1].is_warm = True
     for node in (nodes[1], nodes[0], nodes[2], nodes[3]):
         unused.add(node)
@@ -145,3 +152,37 @@ def test_the_order_of_use_puts_the_warm_last() -> None:
         assert unused.oldest() is node
         unused.discard(node)
     assert unused.oldest() is None
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["add", "add", "drop", "swap"]),
+            st.lists(st.integers(0, 2), min_size=1, max_size=3).map(tuple),
+        ),
+        max_size=60,
+    )
+)
+def test_children_are_found_like_those_in_a_table(changes) -> None:
+    node, table = Node("", b"", b"", None), {}
+    for change, tokens in changes:
+        page = ids(*tokens)
+        assert node.child(page, 12) is table.get(page)
+        alike = sorted(key for key in table if key[:4] == page[:4])
+        found, at = node.alike(page, 2 * FEW)
+        assert [child.key[:12] for child in found] == alike
+        assert at == bisect_left(alike, page)
+        if change == "add" and page not in table:
+            table[page] = Node("", page + page if len(tokens) == 3 else page, b"", node)
+            node.add(table[page], 12)
+        elif change != "add" and page in table:
+            had = table.pop(page)
+            if change == "drop":
+                node.drop(had, 12)
+            else:
+                table[page] = Node("", page, b"", node)
+                node.swap(had, table[page], 12)
+        assert sorted(c.key[:12] for c in node.all_children()) == sorted(table)
+        assert node.partials == sum(len(page) < 12 for page in table)
+        for first, here in node.children.items():
+            assert isinstance(here, Siblings) == (sum(k[:4] == first for k in table) > 1)
