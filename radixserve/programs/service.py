@@ -17,6 +17,7 @@ from radixserve.lang.backends.base import Backend, Body, Reply
 from radixserve.lang.compiled.replay import Replay
 from radixserve.lang.interpreter import Interpreter
 from radixserve.lang.run import Run
+from radixserve.lang.toolkit import portable
 from radixserve.native.service import NativeService
 from radixserve.programs.request import Job
 from radixserve.programs.telling import Event, TellingCaller, Told
@@ -137,8 +138,8 @@ def _result(run: Run, told: Told, job: Job) -> dict[str, Any]:
     root = run.root.interpreter
     result = {
         "id": run.id,
-        "returns": run.root.result(),
-        "variables": dict(root.variables),
+        "returns": portable(run.root.result()),
+        "variables": portable(root.variables),
         "text": root.text(),
         "messages": root.messages,
         "usage": _usage(root),
