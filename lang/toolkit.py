@@ -115,9 +115,9 @@ def portable(value: Any) -> Any:
     match value:
         case Turn():
             return value.to_json()
-        case list() | tuple():
-            return [portable(each) for each in value]
-        case dict():
+        case list() | tuple() if type(value) in (list, tuple):
+            return type(value)(portable(each) for each in value)
+        case dict() if type(value) is dict:
             return {name: portable(each) for name, each in value.items()}
         case _:
             return value

@@ -13,6 +13,7 @@ from typing import Any
 
 from radixserve.lang.backends.base import Body
 from radixserve.lang.backends.mock import Mock
+from radixserve.lang.backends.mock_calls import must_call
 from radixserve.lang.calls import Call, Caller
 from radixserve.lang.errors import BackendError
 from radixserve.lang.history import MARKS, CallReport
@@ -92,7 +93,9 @@ class _Echo(Mock):
         """Nothing: it stands for backends that may know."""
 
     def _named(self, _: str, body: Body) -> str:
-        if _MADE_UP & body["sampling_params"].keys():  # the program will read it as what it asked
+        if (
+            must_call(body) or _MADE_UP & body["sampling_params"].keys()
+        ):  # the program will read it as what it asked
             raise BackendError(500, "exhausted", "made up instead")
         return self.answer
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
-from radixserve.lang.backends import foreign
+from radixserve.lang.backends import foreign, foreign_tools
 from radixserve.lang.backends.base import Body, Reply
 from radixserve.lang.backends.transport import Transport, envelope_error
 from radixserve.lang.errors import BackendError, Unsupported
@@ -93,7 +93,7 @@ class Anthropic:
 
     def _request(self, body: Body) -> dict[str, Any]:
         told = foreign.conversation(body["input"], self._name)
-        messages = list(told.messages)
+        messages = foreign_tools.anthropic_messages(told.messages)
         request: dict[str, Any] = {"model": self._model, "messages": messages}
         if messages and messages[0]["role"] == "system":
             request["system"] = messages.pop(0)["content"]
@@ -101,6 +101,7 @@ class Anthropic:
             raise Unsupported(f"{self._name} takes one system block, before all others")
         if told.text:
             messages.append({"role": "assistant", "content": told.text})
+        request |= foreign_tools.anthropic_fields(body)
         rest = foreign.asked(body)
         rest.setdefault("max_new_tokens", 128)
         request |= {to: rest.pop(name) for name, to in _RENAMED.items() if name in rest}
@@ -118,6 +119,7 @@ class _Growing:
         self._text = ""
         self._usage: dict[str, Any] = {}
         self._reason: dict[str, Any] | None = None
+        self._calls = foreign_tools.Calling()
 
     def take(self, event: dict[str, Any]) -> Iterator[Reply]:
         match event:
@@ -127,7 +129,21 @@ class _Growing:
                 self._usage |= usage
             case {"type": "content_block_delta", "delta": {"type": "text_delta", "text": text}}:
                 self._text += text
-                yield foreign.text_reply(self._body, self._text, None, {})
+                yield self._so_far()
+            case {
+                "type": "content_block_start",
+                "index": int() as index,
+                "content_block": {"type": "tool_use"} as used,
+            }:
+                self._calls.add(index, used["id"], used["name"], "")
+                yield self._so_far()
+            case {
+                "type": "content_block_delta",
+                "index": int() as index,
+                "delta": {"type": "input_json_delta", "partial_json": written},
+            }:
+                self._calls.add(index, None, None, written)
+                yield self._so_far()
             case {"type": "message_delta", "delta": dict() as delta}:
                 self._usage |= event.get("usage") or {}
                 if delta.get("stop_reason"):
@@ -135,16 +151,27 @@ class _Growing:
             case _:
                 pass
 
+    def _so_far(self) -> Reply:
+        reply = foreign.text_reply(self._body, self._text, None, {})
+        return reply | self._calls.beside(self._body)
+
     def last(self) -> Reply:
         if self._reason is None:
             raise BackendError(502, "stream_ended", "the stream ended before its stop_reason")
-        return foreign.text_reply(self._body, self._text, self._reason, _usage(self._usage))
+        usage = _usage(self._usage)
+        reply = foreign.text_reply(self._body, self._text, self._reason, usage)
+        return reply | self._calls.beside(self._body)
 
 
 def _read(body: Body, message: Any) -> Reply:
     try:
-        text = "".join(each["text"] for each in message["content"] if each["type"] == "text")
-        return foreign.text_reply(body, text, _reason(message), _usage(message["usage"]))
+        content, calls = message["content"], foreign_tools.Calling()
+        text = "".join(each["text"] for each in content if each["type"] == "text")
+        for i, each in enumerate(content):
+            if each["type"] == "tool_use":
+                calls.add(i, each["id"], each["name"], json.dumps(each["input"]))
+        reply = foreign.text_reply(body, text, _reason(message), _usage(message["usage"]))
+        return reply | calls.beside(body)
     except (KeyError, TypeError) as error:
         what = f"{type(error).__name__}: {error}"
         raise BackendError(502, "malformed_reply", f"no message: {what}") from None

@@ -30,36 +30,54 @@ NEUTRAL: dict[str, Any] = {
 
 @dataclass(slots=True)
 class Conversation:
-    """messages: the closed role blocks. open: the role of the open one, holding `text`."""
+    """messages: the closed role blocks, as OpenAI's chat has them. open: the role of the open one,
+    holding `text`, and `calls`."""
 
-    messages: list[dict[str, str]] = field(default_factory=list)
+    messages: list[dict[str, Any]] = field(default_factory=list)
     open: str | None = None
     text: str = ""
+    calls: list[dict[str, Any]] = field(default_factory=list)
+
+    def begin(self, role: str) -> None:
+        self.open, self.text, self.calls = role, "", []
+
+    def close(self, role: str, **beside: Any) -> None:
+        """The open block ends. beside: more of its message."""
+        message = {"role": role, "content": self.text, **beside}
+        if self.calls:
+            message["tool_calls"] = self.calls
+        self.messages.append(message)
+        self.open, self.text, self.calls = None, "", []
 
 
 def conversation(parts: Sequence[Mapping[str, Any]], backend: str) -> Conversation:
     """Parts as an endpoint of messages sees them. Raises Unsupported for text outside of roles."""
     read = Conversation()
+    result_of: dict[str, str] = {}
     for part in parts:
         match part:
-            case {"role_open": str() as role}:
-                read.open, read.text = role, ""
+            case {"role_open": str() as role, **call}:
+                result_of = {"tool_call_id": call["tool_call_id"]} if call else {}
+                read.begin(role)
             case {"role_close": str() as role}:
-                read.messages.append({"role": role, "content": read.text})
-                read.open, read.text = None, ""
+                read.close(role, **result_of)
+            case {"calls": list() as calls}:
+                read.calls = read.calls + calls
             case {"text": str() as text}:
                 if read.open is None:
                     raise Unsupported(
                         f"{backend} takes messages: {text[:40]!r} is in no role block"
                     )
                 read.text += text
-            case {"border": _}:
+            case {"border": _} | {"tools": _}:
                 pass
             case _:
                 raise Unsupported(f"{backend} cannot take a part {sorted(part)}")
     if read.open != "assistant":
         where = "outside of a role block" if read.open is None else f"in a {read.open} block"
         raise Unsupported(f"{backend} writes in assistant blocks only, not {where}")
+    if read.calls:
+        raise Unsupported(f"{backend} cannot go on in a block that has called a tool")
     return read
 
 

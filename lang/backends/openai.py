@@ -11,7 +11,7 @@ import json
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any
 
-from radixserve.lang.backends import foreign
+from radixserve.lang.backends import foreign, foreign_tools
 from radixserve.lang.backends.base import Body, Reply
 from radixserve.lang.backends.openai_replies import Growing, read_choices, read_reply
 from radixserve.lang.backends.transport import Transport, envelope_error
@@ -123,9 +123,11 @@ class OpenAI:
 
     def _prompt(self, body: Body) -> dict[str, Any]:
         if not self._is_chat:
+            foreign_tools.refuse_tools(body, self._name)
             return {"model": self._model, "prompt": foreign.plain_text(body["input"], self._name)}
         told = foreign.conversation(body["input"], self._name)
         request: dict[str, Any] = {"model": self._model, "messages": told.messages}
+        request |= foreign_tools.openai_fields(body)
         if told.text:
             if not self._extras:
                 raise Unsupported(

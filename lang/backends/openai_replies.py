@@ -11,6 +11,7 @@ from typing import Any
 
 from radixserve.lang.backends.base import Body, Reply
 from radixserve.lang.backends.foreign import text_reply
+from radixserve.lang.backends.foreign_tools import Calling
 from radixserve.lang.errors import BackendError
 
 
@@ -23,6 +24,7 @@ def read_reply(body: Body, reply: Any) -> Reply | list[Reply]:
             text_reply(
                 body, _text_of(each), _reason(each["finish_reason"]), usage, **_logprobs(each)
             )
+            | _calls_of(each).beside(body)
             for each in choices
         ]
     except (KeyError, TypeError, AttributeError) as error:
@@ -39,18 +41,22 @@ class Growing:
         self._reason: dict[str, Any] | None = None
         self._usage: dict[str, int] = {}
         self._logprobs: list[Any] = []
+        self._calls = Calling()
 
     def take(self, event: dict[str, Any]) -> Iterator[Reply]:
         try:
             self._usage = _usage(event.get("usage")) or self._usage
             for choice in event["choices"]:
                 delta = choice["delta"].get("content") if "delta" in choice else choice["text"]
+                called = choice["delta"].get("tool_calls") if "delta" in choice else None
+                self._calls.add_openai(called)
                 self._text += delta or ""
                 self._logprobs += _logprobs(choice).get("output_token_logprobs", [])
                 if choice.get("finish_reason"):
                     self._reason = _reason(choice["finish_reason"])
-                elif delta:
-                    yield text_reply(self._body, self._text, None, {})
+                elif delta or called:
+                    calls = self._calls.beside(self._body)
+                    yield text_reply(self._body, self._text, None, {}) | calls
         except (KeyError, TypeError, AttributeError) as error:
             raise _malformed(error) from None
 
@@ -58,7 +64,8 @@ class Growing:
         if self._reason is None:
             raise BackendError(502, "stream_ended", "the stream ended before its finish_reason")
         more = {"output_token_logprobs": self._logprobs} if self._logprobs else {}
-        return text_reply(self._body, self._text, self._reason, self._usage, **more)
+        reply = text_reply(self._body, self._text, self._reason, self._usage, **more)
+        return reply | self._calls.beside(self._body)
 
 
 def read_choices(body: Body, reply: Any) -> Reply:
@@ -107,6 +114,12 @@ def _text_of(choice: dict[str, Any]) -> str:
     if message.get("refusal"):
         raise BackendError(422, "refusal", str(message["refusal"]))
     return str(message["content"] or "")
+
+
+def _calls_of(choice: dict[str, Any]) -> Calling:
+    calls = Calling()
+    calls.add_openai(choice["message"].get("tool_calls") if "message" in choice else None)
+    return calls
 
 
 def _reason(word: str) -> dict[str, Any]:

@@ -36,6 +36,9 @@ class Told:
         if call.kind == "generate":
             texts = [each["text"] for each in replies]
             event["text"] = texts if isinstance(reply, list) else texts[0]
+            if "tool_calls" in replies[0]:
+                calls = [each["tool_calls"] for each in replies]
+                event["tool_calls"] = calls if isinstance(reply, list) else calls[0]
         if self._whole:
             stripped = [without_prompt(each) for each in replies]
             event["reply"] = stripped if isinstance(reply, list) else stripped[0]
