@@ -41,6 +41,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "mask_seconds": (0.001, 60.0),
     "cache_mib": (0, 2**20),
     "max_compiling": (1, 2**20),
+    "compiler_idle_s": (0.0, 86400.0),
     "tp_size": (1, 1024),
     "max_prompt_tokens": (0, 2**31 - 1),
     "port": (0, 65535),

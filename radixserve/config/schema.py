@@ -131,6 +131,10 @@ class GrammarConfig(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Doc(description="start the process that compiles constraints before the first one comes"),
     ] = False
+    compiler_idle_s: Annotated[
+        float,
+        Doc(description="seconds without work after which it is started, too; 0: not before"),
+    ] = 2.0
 
 
 class ParallelConfig(msgspec.Struct, frozen=True, kw_only=True):

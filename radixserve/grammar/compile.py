@@ -1,40 +1,34 @@
 """Compiles constraints off the loop.
 
-Owns: the child that compiles, its time limit, the cache, who waits for what. Must not know: tokens
-of a request beyond its matcher, the scheduler.
+Owns: the cache, who waits for what, the children that compile. Must not know: tokens of a request
+beyond its matcher, the scheduler.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import pickle
 import queue
-import select
-import subprocess
-import sys
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
 import msgspec
 import xgrammar
 
-from radixserve.errors import InternalError, InvalidRequest, QueueFull, RequestError, request_error
+from radixserve.errors import InternalError, QueueFull, RequestError, request_error
 from radixserve.grammar import worker
+from radixserve.grammar.child import Child
 from radixserve.grammar.pool import Matcher
-from radixserve.grammar.refusal import CODE
 from radixserve.grammar.tokens import Tokens
 from radixserve.grammar.track import Track
+from radixserve.grammar.turns import Turn, Turns
 from radixserve.grammar.vocabulary import Vocabulary
-from radixserve.log import logger
 from radixserve.wire.params import Constraint
 
 REFUSED_SECONDS = 60.0
-WORTH_GIVING_UP = 2.0  # seconds of work after which a new child costs less than what is left
+LANES = 2  # see turns.py
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +67,16 @@ class _Kept:
 
 
 _Outcome = _Kept | RequestError
+_Done = tuple[Constraint, _Outcome | None, float]  # None: dropped; seconds that it took
 
 
 class Compiler:
     """Turns constraints, as `check` returns them, into matchers.
 
     Equal constraints compile once, also when they arrive together. A failure is kept for
-    REFUSED_SECONDS. The child starts with the first constraint, or with warm(). All verbs are for
-    one thread, the loop's; none of them waits. tokenizer: see wire.messages.Setup.
+    REFUSED_SECONDS. A child starts with the first constraint, or with warm(); another one while a
+    compilation takes long. All verbs are for one thread, the loop's; none of them waits. tokenizer:
+    see wire.messages.Setup.
 
     compiled, hits, seconds: grammars compiled, requests that found theirs, time spent compiling.
     """
@@ -99,17 +95,30 @@ class Compiler:
         self._kept_bytes = 0
         self._waiting: dict[Constraint, list[_Waiting]] = {}
         self._ready: list[tuple[str, Matcher | RequestError]] = []
-        self._jobs: queue.SimpleQueue[Constraint | Literal["warm"] | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[tuple[Constraint, _Outcome | None]] = queue.SimpleQueue()
+        self._turns = Turns(LANES, self._limits.seconds)
+        self._done: queue.SimpleQueue[_Done] = queue.SimpleQueue()
         self._dropped: set[Constraint] = set()
         self._refused: dict[Constraint, tuple[float, RequestError]] = {}
-        self._child = _Child(vocabulary, self._limits)
-        self._thread = threading.Thread(target=self._work, name="grammar", daemon=True)
-        self._thread.start()
+        self._spelling_lock = threading.Lock()
+        setup = self._setup()
+        self._children = [
+            Child(
+                setup,
+                start_seconds=self._limits.start_seconds,
+                answer_bytes=self._limits.answer_bytes,
+            )
+            for _ in range(LANES)
+        ]
+        self._threads = [
+            threading.Thread(target=self._work, args=(lane,), name=f"grammar-{lane}", daemon=True)
+            for lane in range(LANES)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def warm(self) -> None:
-        """Start the child now, which takes seconds."""
-        self._jobs.put("warm")
+        """Start a child now."""
+        self._turns.put(None)
 
     @property
     def waiting(self) -> int:
@@ -134,7 +143,7 @@ class Compiler:
         else:
             self._waiting[constraint] = [who]
             self._dropped.discard(constraint)
-            self._jobs.put(constraint)
+            self._turns.put(constraint)
 
     def _refusal(self, constraint: Constraint) -> RequestError | None:
         """Of a constraint that has failed just now."""
@@ -151,16 +160,18 @@ class Compiler:
             waiting[:] = [who for who in waiting if who.rid != rid]
             if not waiting:
                 self._dropped.add(constraint)
-                self._child.give_up(constraint)
+                for child in self._children:
+                    child.give_up(constraint)
 
     def poll(self) -> list[tuple[str, Matcher | RequestError]]:
         """Each request whose matcher, or refusal, has come since the last call."""
         while not self._done.empty():
-            constraint, outcome = self._done.get()
+            constraint, outcome, seconds = self._done.get()
+            self.seconds += seconds
             waiting = self._waiting.pop(constraint, [])
             if outcome is None and waiting:  # asked for again while it was being dropped
                 self._waiting[constraint] = waiting
-                self._jobs.put(constraint)
+                self._turns.put(constraint)
             elif outcome is None:
                 self._dropped.discard(constraint)
             elif isinstance(outcome, RequestError):
@@ -174,11 +185,23 @@ class Compiler:
         return found
 
     def close(self) -> None:
-        """End the child; nothing more comes."""
-        self._jobs.put(None)
-        self._child.kill()
-        self._thread.join()
-        self._child.bury()
+        """End the children; nothing more comes."""
+        self._turns.close()
+        for child in self._children:
+            child.kill()
+        for thread, child in zip(self._threads, self._children):
+            thread.join()
+            child.bury()
+
+    def _setup(self) -> bytes:
+        vocabulary = self._vocabulary
+        setup = worker.Setup(
+            token_bytes=vocabulary.token_bytes,
+            stop_ids=list(vocabulary.stop_ids),
+            columns=vocabulary.columns,
+            spare_bytes=self._limits.spare_bytes,
+        )
+        return msgspec.msgpack.encode(setup)
 
     def _matcher(self, kept: _Kept, who: _Waiting) -> Matcher:
         return Matcher(
@@ -206,23 +229,32 @@ class Compiler:
             _, dropped = self._kept.popitem(last=False)
             self._kept_bytes -= dropped.size
 
-    def _work(self) -> None:
-        while (constraint := self._jobs.get()) is not None:
-            if constraint == "warm":
-                self._child.start()
+    def _work(self, lane: int) -> None:
+        child = self._children[lane]
+        while (turn := self._turns.take(lane, warm=child.is_running)) != "end":
+            if turn == "rest":
+                child.bury()
                 continue
-            if constraint in self._dropped:
-                self._done.put((constraint, None))
-                continue
+            if turn.constraint is None:
+                child.start()
+            else:
+                self._compile(child, turn, turn.constraint)
+            self._turns.done(lane)
+
+    def _compile(self, child: Child, turn: Turn, constraint: Constraint) -> None:
+        if constraint in self._dropped:
+            self._done.put((constraint, None, 0.0))
+            return
+        with self._spelling_lock:
             if constraint.marks not in self._tokens:
                 self._tokens[constraint.marks] = self._spelling(constraint.marks)
-            began = time.monotonic()
-            outcome = self._outcome(constraint)
-            self.seconds += time.monotonic() - began
-            self._done.put((constraint, outcome))
+        began = time.monotonic()
+        outcome = self._outcome(child, turn, constraint)
+        if not turn.comes_again:
+            self._done.put((constraint, outcome, time.monotonic() - began))
 
-    def _outcome(self, constraint: Constraint) -> _Outcome | None:
-        answer = self._child.ask(constraint)
+    def _outcome(self, child: Child, turn: Turn, constraint: Constraint) -> _Outcome | None:
+        answer = child.ask(turn)
         if answer is None or isinstance(answer, RequestError):
             return answer
         if isinstance(answer, worker.Failed):
@@ -233,132 +265,3 @@ class Compiler:
             return InternalError(f"a compiled grammar cannot be read: {error}")
         track = Track.of(pickle.loads(answer.rules))  # our own child wrote it
         return _Kept(found, track, len(answer.grammar), constraint.marks)
-
-
-class _Child:
-    """The process that compiles. A call that finds it dead starts another."""
-
-    def __init__(self, vocabulary: Vocabulary, limits: Limits) -> None:
-        self._limits = limits
-        self._setup = msgspec.msgpack.encode(
-            worker.Setup(
-                token_bytes=vocabulary.token_bytes,
-                stop_ids=list(vocabulary.stop_ids),
-                columns=vocabulary.columns,
-                spare_bytes=limits.spare_bytes,
-            )
-        )
-        self._process: subprocess.Popen[bytes] | None = None
-        self._job: tuple[Constraint, float] | None = None  # under way, since when
-        self._is_given_up = False
-        self._lock = threading.Lock()
-        self._is_closed = False
-
-    def start(self) -> bool:
-        """Have a ready child; says whether there is one."""
-        with self._lock:
-            if self._is_closed:
-                return False
-            if self._process is None:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", "radixserve.grammar.worker"],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                )
-            else:
-                return True
-        ready = self._exchange(self._setup, self._limits.start_seconds)
-        return ready is not None
-
-    def give_up(self, constraint: Constraint) -> None:
-        """End the child if it is at work on this one for a while; from any thread."""
-        with self._lock:
-            job, process = self._job, self._process
-            if job is None or process is None or job[0] != constraint:
-                return
-            if time.monotonic() - job[1] > WORTH_GIVING_UP:
-                self._is_given_up = True
-                process.kill()
-
-    def ask(self, constraint: Constraint) -> worker.Answer | RequestError | None:
-        """The child's answer, or why there is none; None when it was given up.
-
-        A child may have ended for reasons of its own, so a death is asked about a second time.
-        """
-        for _ in range(2):
-            if not self.start():
-                return InternalError("the process that compiles grammars does not start")
-            began = time.monotonic()
-            with self._lock:
-                self._job, self._is_given_up = (constraint, began), False
-            body = self._exchange(msgspec.msgpack.encode(constraint), self._limits.seconds)
-            with self._lock:
-                self._job = None
-            if body is None and self._is_given_up:
-                return None
-            if body is not None:
-                answer = msgspec.msgpack.decode(body, type=worker.Answer)
-                if answer.is_last:
-                    self.bury()
-                return answer
-            if time.monotonic() - began >= self._limits.seconds:
-                return _given_up(constraint, f"takes longer than {self._limits.seconds:g} s")
-        return _given_up(constraint, "ends the process that does it")
-
-    def kill(self) -> None:
-        """End the child, from any thread; there will be no other."""
-        with self._lock:
-            self._is_closed = True
-            process = self._process
-        if process is not None:
-            process.kill()
-
-    def bury(self) -> None:
-        """Free what a child that has ended or failed still holds."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.kill()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):  # what was not written any more is lost
-                    pipe.close()
-        process.wait()
-
-    def _exchange(self, body: bytes, seconds: float) -> bytes | None:
-        """Send one message and wait for one; a child that does not answer is ended."""
-        process = self._process
-        assert process is not None
-        assert process.stdin is not None
-        assert process.stdout is not None
-        deadline = time.monotonic() + seconds
-        try:
-            worker.send(process.stdin, body)  # type: ignore[arg-type]
-            answer = self._read(process.stdout.fileno(), deadline)
-        except OSError:
-            answer = None
-        if answer is None:
-            self.bury()
-        return answer
-
-    def _read(self, fd: int, deadline: float) -> bytes | None:
-        data = bytearray()
-        size: int | None = None
-        while size is None or len(data) < size:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([fd], [], [], left)[0]:
-                return None
-            chunk = os.read(fd, 1 << 20)
-            if not chunk:
-                return None
-            data += chunk
-            if size is None and len(data) >= worker.HEAD:
-                size = worker.HEAD + worker.size_of(bytes(data[: worker.HEAD]))
-                if size > self._limits.answer_bytes:
-                    return None
-        return bytes(data[worker.HEAD :])
-
-
-def _given_up(constraint: Constraint, why: str) -> InvalidRequest:
-    logger.warning("a grammar was given up: compiling it %s", why)
-    return InvalidRequest(f"compiling it {why}", param=constraint.kind, code=CODE)

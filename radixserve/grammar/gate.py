@@ -6,6 +6,8 @@ come with the first of them. Must not know: the scheduler, sockets.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
@@ -31,8 +33,8 @@ Words = npt.NDArray[np.int32]
 class Gate:
     """setup: what the engine knows of text. columns: of the logits. threads: for mask rows.
 
-    The compiler is made in a thread when the first constrained request comes: reading the
-    vocabulary takes a second.
+    The compiler is made in a thread, once no call of ready() has come for a while or a constrained
+    request has: importing the grammar engine and reading the vocabulary take a second.
     """
 
     def __init__(self, config: GrammarConfig, setup: Setup, columns: int, threads: int) -> None:
@@ -43,9 +45,14 @@ class Gate:
         self._held: dict[str, Generate] = {}
         self._queued: list[str] = []  # of those, the ones that the compiler has not been given
         self._making: Future[_Parts] | None = None
+        self._making_lock = threading.Lock()
+        self._turned = time.monotonic()
+        self._closed = threading.Event()
         self._bars: dict[tuple[bytes, bytes, tuple[int, ...]], Bars] = {}
         if config.compiler_at_start:
             self._make()
+        elif config.compiler_idle_s:
+            threading.Thread(target=self._make_when_idle, name="grammar-idle", daemon=True).start()
 
     @property
     def held(self) -> int:
@@ -69,7 +76,9 @@ class Gate:
         return True
 
     def ready(self) -> list[tuple[Generate, Guide | RequestError]]:
-        """Each request whose guide, or refusal, has come since the last call."""
+        """Each request whose guide, or refusal, has come since the last call. Called in each turn
+        of the loop, which sleeps where there is no work."""
+        self._turned = time.monotonic()
         if not self._held:
             return []
         parts = self._parts()
@@ -120,6 +129,8 @@ class Gate:
         }
 
     def close(self) -> None:
+        with self._making_lock:
+            self._closed.set()
         if self._making is not None:
             self._making.result().compiler.close()
 
@@ -155,11 +166,21 @@ class Gate:
             return None
         return self._making.result()
 
+    def _make_when_idle(self) -> None:
+        patience = self._config.compiler_idle_s
+        left = patience
+        while self._making is None and left > 0:
+            if self._closed.wait(left):
+                return
+            left = self._turned + patience - time.monotonic()
+        self._make()
+
     def _make(self) -> None:
-        if self._making is None:
-            starter = ThreadPoolExecutor(1, "grammar-start")
-            self._making = starter.submit(self._made)
-            starter.shutdown(wait=False)
+        with self._making_lock:
+            if self._making is None and not self._closed.is_set():
+                starter = ThreadPoolExecutor(1, "grammar-start")
+                self._making = starter.submit(self._made)
+                starter.shutdown(wait=False)
 
     def _made(self) -> _Parts:
         from radixserve.grammar.compile import Compiler, Limits

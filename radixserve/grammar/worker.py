@@ -1,8 +1,10 @@
-"""The child process that compiles grammars: python -m radixserve.grammar.worker.
+"""The child process that compiles grammars: python -m radixserve.grammar.worker [--bare].
 
 Owns: one compilation at a time, read from standard input, answered on standard output. Must not
 know: requests, caches. It ends with its parent: end of file on standard input ends it at once, also
 in the middle of a compilation, and a parent that has waited long enough kills it.
+
+--bare: start without torch, see bare.py; the process ends where that cannot be.
 """
 
 from __future__ import annotations
@@ -14,19 +16,21 @@ import resource
 import struct
 import sys
 import threading
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 import psutil
-import xgrammar
 
 from radixserve.errors import RequestError
-from radixserve.grammar import check, rules
-from radixserve.grammar.vocabulary import Vocabulary
+from radixserve.grammar import bare, check, rules
 from radixserve.wire.params import Constraint
+
+if TYPE_CHECKING:
+    import xgrammar
 
 MEMORY_BYTES = 2 * 1024**3
 HEAD = 4  # bytes of a message's length
+BARE = "--bare"
 
 
 class Setup(msgspec.Struct, frozen=True):
@@ -86,6 +90,12 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no answer
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(jobs,), daemon=True).start()
+    if BARE in sys.argv[1:]:
+        bare.load()
+    import xgrammar
+
+    from radixserve.grammar.vocabulary import Vocabulary
+
     setup = msgspec.msgpack.decode(jobs.get(), type=Setup)
     vocabulary = Vocabulary(setup.token_bytes, setup.stop_ids, setup.columns)
     compiler = xgrammar.GrammarCompiler(vocabulary.info, max_threads=1, cache_enabled=False)

@@ -11,6 +11,7 @@ import pytest
 
 from radixserve.errors import InternalError, InvalidRequest, QueueFull, RequestError
 from radixserve.grammar.check import check
+from radixserve.grammar.child import Child
 from radixserve.grammar.compile import Compiler, Limits
 from radixserve.grammar.pool import Matcher, RowFiller
 from radixserve.grammar.vocabulary import Vocabulary
@@ -307,12 +308,10 @@ def test_a_child_that_has_grown_is_replaced():
     """Memory that a hard grammar took does not come back by itself."""
     compiler = Compiler(make_vocabulary(), Limits(spare_bytes=-(2**30)))
     try:
-        children = set()
         for i in range(2):
             compiler.submit("x", schema({"const": i}), ())
             assert isinstance(wait(compiler, "x")["x"], Matcher)
-            children.add(compiler._child._process)
-        assert children == {None}
+            assert not any(child.is_running for child in compiler._children)
     finally:
         compiler.close()
 
@@ -322,7 +321,8 @@ def test_a_child_that_was_killed_is_replaced_unseen():
     try:
         compiler.submit("x", schema({"const": 1}), ())
         wait(compiler, "x")
-        compiler._child._process.kill()
+        (running,) = (child for child in compiler._children if child.is_running)
+        running._process.kill()
         compiler.submit("x", schema({"const": 2}), ())
         assert isinstance(wait(compiler, "x")["x"], Matcher)
     finally:
@@ -353,13 +353,15 @@ def test_endings_too_long_to_spell_are_refused_at_once(compiler):
 
 
 def test_a_long_compilation_that_nobody_waits_for_is_given_up(compiler, monkeypatch):
-    monkeypatch.setattr("radixserve.grammar.compile.WORTH_GIVING_UP", 0.0)
+    monkeypatch.setattr("radixserve.grammar.child.WORTH_GIVING_UP", 0.0)
     hard = schema({"enum": [f"{i}{'x' * (i % 50)}{i * i}" for i in range(3000)]})
-    before = compiler._child._process
     compiler.submit("gone", hard, ())
-    while compiler._child._job is None:
+    at_work: list[Child] = []
+    while not at_work:
         assert compiler.poll() == [], "it was not hard"
+        at_work = [child for child in compiler._children if child._turn is not None]
+    process = at_work[0]._process
     compiler.cancel("gone")
     compiler.submit("next", schema({"const": "next"}), ())
     assert isinstance(wait(compiler, "next")["next"], Matcher)
-    assert compiler._child._process is not before
+    assert at_work[0]._process is not process

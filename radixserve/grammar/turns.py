@@ -1,0 +1,156 @@
+"""Which constraint is compiled next, and beside what.
+
+Owns: the queue of constraints, what is under way in which lane. Must not know: how a constraint is
+compiled, who waits for it.
+
+One constraint is compiled at a time, as long as that takes less than LONG seconds. One that takes
+longer stays under way, and another lane goes on with the queue. While it does, others that turn out
+to be long are stopped and come later, alone in their lane. So an ordinary constraint waits for LONG
+seconds at most for each hard one before it, however long those take.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import Literal
+
+from radixserve.wire.params import Constraint
+
+LONG = 0.5  # seconds; on two quiet cores the schemas of benchmarks/schemas.py take up to 0.65
+IDLE = 60.0  # seconds after which a lane that another can stand in for ends its process
+
+
+class Turn:
+    """One constraint under way; None: a process is to be started. seconds: it may take. turns:
+    decides what happens when it turns out to be long; without it nothing does.
+
+    comes_again: it was stopped for others and is still to be compiled.
+    """
+
+    def __init__(
+        self,
+        constraint: Constraint | None,
+        seconds: float,
+        turns: Turns | None = None,
+        *,
+        is_long: bool = False,
+    ) -> None:
+        self.constraint = constraint
+        self.seconds = seconds
+        self.is_long = is_long
+        self.comes_again = False
+        self._turns = turns
+        self._began = time.monotonic()
+
+    def begin(self) -> None:
+        """Its time counts from now."""
+        self._began = time.monotonic()
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self._began
+
+    @property
+    def is_over(self) -> bool:
+        """It has had all its time."""
+        return self.elapsed >= self.seconds
+
+    def left(self) -> float:
+        """Seconds until this has to be asked again; none: it must stop now."""
+        elapsed = self.elapsed
+        if self._turns is None or self.is_long or elapsed >= self.seconds:
+            return self.seconds - elapsed
+        if elapsed < LONG:
+            return min(LONG, self.seconds) - elapsed
+        if self._turns.prolong(self):
+            return self.seconds - elapsed
+        self.comes_again = True
+        return 0.0
+
+
+class Turns:
+    """The queue of `lanes` threads that compile. seconds: that one constraint may take.
+
+    put, close: for any thread; take and done for each lane's own.
+    """
+
+    def __init__(self, lanes: int, seconds: float) -> None:
+        self._seconds = seconds
+        self._changed = threading.Condition()
+        self._under_way: list[Turn | None] = [None] * lanes
+        self._warm = [False] * lanes  # lanes that wait and have a process
+        self._new: deque[Constraint | None] = deque()
+        self._late: deque[Constraint] = deque()
+        self._is_closed = False
+
+    def put(self, constraint: Constraint | None) -> None:
+        """Queue a constraint; None: the start of a process."""
+        with self._changed:
+            self._new.append(constraint)
+            self._changed.notify_all()
+
+    def take(self, lane: int, *, warm: bool) -> Turn | Literal["rest", "end"]:
+        """Wait for a turn. warm: the lane has a process.
+
+        rest: the lane should end its process, which nothing has needed for IDLE seconds. end: the
+        queue is closed.
+        """
+        with self._changed:
+            self._warm[lane] = warm
+            self._changed.notify_all()  # one that waits for this one, which may be the better
+            until = time.monotonic() + IDLE
+            while not self._is_closed:
+                turn = self._next(lane)
+                if turn is not None:
+                    self._warm[lane] = False
+                    self._under_way[lane] = turn
+                    return turn
+                left = until - time.monotonic()
+                if left > 0 or not self._is_spare(lane):
+                    self._changed.wait(left if left > 0 else None)
+                    continue
+                self._warm[lane] = False
+                return "rest"
+            return "end"
+
+    def done(self, lane: int) -> None:
+        """The lane's turn is over."""
+        with self._changed:
+            turn, self._under_way[lane] = self._under_way[lane], None
+            if turn is not None and turn.comes_again and turn.constraint is not None:
+                self._late.append(turn.constraint)
+            self._changed.notify_all()
+
+    def prolong(self, turn: Turn) -> bool:
+        """Let a turn be long, unless another one is."""
+        with self._changed:
+            if any(each.is_long for each in self._under_way if each is not None):
+                return False
+            turn.is_long = True
+            self._changed.notify_all()
+            return True
+
+    def close(self) -> None:
+        """Nothing is handed out any more."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def _next(self, lane: int) -> Turn | None:
+        if any(self._is_better(other, lane) for other in range(len(self._warm))):
+            return None
+        under_way = [turn for turn in self._under_way if turn is not None]
+        if self._new and all(turn.is_long for turn in under_way):
+            return Turn(self._new.popleft(), self._seconds, self)
+        if self._late and not any(turn.is_long for turn in under_way):
+            return Turn(self._late.popleft(), self._seconds, self, is_long=True)
+        return None
+
+    def _is_better(self, other: int, lane: int) -> bool:
+        """Whether the other one waits too, with a process at hand."""
+        return self._warm[other] and (other < lane or not self._warm[lane])
+
+    def _is_spare(self, lane: int) -> bool:
+        return self._warm[lane] and any(w for i, w in enumerate(self._warm) if i != lane)
