@@ -23,7 +23,7 @@ STATIC = [case for case in CASES if repr(case) not in DYNAMIC]
 
 
 def mock():
-    return Steady(words, is_instant=True, logprob=lambda c, t: -len(c + t) % 7 - 0.5)
+    return Steady(words, is_instant=True, cuts=True, logprob=lambda c, t: -len(c + t) % 7 - 0.5)
 
 
 def compiled(case):

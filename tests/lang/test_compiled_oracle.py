@@ -153,7 +153,7 @@ WAYS = {
 
 
 def mock():
-    return sgl.Mock(answer, is_instant=True)
+    return sgl.Mock(answer, is_instant=True, logprob=lambda *_: -1.0)
 
 
 @pytest.mark.parametrize("way", WAYS)

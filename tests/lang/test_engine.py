@@ -40,7 +40,7 @@ def program(s):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_engine_is_a_backend(stream):
-    link = Link(["one", "two"])
+    link = Link(["one", "a", "two"])
     state = program.run(backend=link, stream=stream)
     assert (state["x"], state["y"], state["z"]) == ("one", "a", ["two", "two"])
     assert link.closed == 3

@@ -247,7 +247,7 @@ WAYS = {
 def test_a_random_program_does_what_the_oracle_says(way, steps):
     oracle = Oracle()
     oracle.walk(steps)
-    state = WAYS[way](steps, sgl.Mock(answer, is_instant=True))
+    state = WAYS[way](steps, sgl.Mock(answer, is_instant=True, logprob=lambda *_: -1.0))
     assert state.text() == oracle.text
     for name in "abc":
         assert (name in state) == (name in oracle.variables)
@@ -265,9 +265,9 @@ def test_a_random_program_fails_where_the_oracle_does(way, steps):
         oracle.walk(steps)
     except (Boom, NoModel):
         with pytest.raises((Boom, NoModel)):
-            WAYS[way](steps, sgl.Mock(answer, is_instant=True))
+            WAYS[way](steps, sgl.Mock(answer, is_instant=True, logprob=lambda *_: -1.0))
         return
-    state = WAYS[way](steps, sgl.Mock(answer, is_instant=True))
+    state = WAYS[way](steps, sgl.Mock(answer, is_instant=True, logprob=lambda *_: -1.0))
     assert state.text() == oracle.text
 
 
@@ -275,7 +275,7 @@ def test_a_random_program_fails_where_the_oracle_does(way, steps):
 @settings(max_examples=25)
 def test_recorded_calls_replay_and_places_are_the_same(steps):
     """Calls are numbered alike however the program is run, so a recording fits all ways."""
-    recorder = sgl.Recorder(sgl.Mock(answer))
+    recorder = sgl.Recorder(sgl.Mock(answer, logprob=lambda *_: -1.0))
     first = program.run(steps, backend=recorder)
     for way in ("one thread", "arun", "native"):
         assert WAYS[way](steps, sgl.Replay(recorder)).text() == first.text()

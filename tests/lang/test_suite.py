@@ -45,7 +45,7 @@ def place(request):
 @pytest.fixture(scope="session")
 def backend(request, place):
     if place == "mock":
-        yield Steady(words, is_instant=True, logprob=lambda c, t: -len(c + t) % 7 - 0.5)
+        yield Steady(words, is_instant=True, cuts=True, logprob=lambda c, t: -len(c + t) % 7 - 0.5)
     elif place == "tiny_engine":
         yield request.getfixturevalue("tiny_engine")
     else:
