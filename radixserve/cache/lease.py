@@ -6,16 +6,12 @@ the request, or when its steps run.
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
 from radixserve.cache.allocator import INT32
 from radixserve.cache.node import Node
 from radixserve.cache.tree import RadixTree
 from radixserve.plan import CopyOrder, Int32
-
-NO_PAGES: Final[Int32] = np.empty(0, INT32)
 
 
 class CopySources:
@@ -48,14 +44,14 @@ class Lease:
     """Pages for one request. Made by PrefixCache.acquire, changed only by the cache's verbs.
 
     namespace, key: what was acquired; key is the bytes of the int32 ids.
-    pages: [n] int32 page table, token t is in pages[t // page_size]; the only page list there is.
-    No array is written to: another takes its place.
+    table: the page table, the only one there is, as the bytes of int32 ids; token t is in the page
+    t // page_size.
     matched: leading tokens whose KV was in the cache at acquire (a pending copy included).
 
-    The rest is the cache's: table (the bytes of pages), cap (most tokens that may match), node (the
-    deepest node of whole pages that this lease locks), depth (pages down to there, which are the
-    tree's), tail (the partial leaf in the tree that names this lease's own page `depth`), copy (an
-    order and its locked source, not yet handed to a plan).
+    The rest is the cache's: cap (most tokens that may match), node (the deepest node of whole pages
+    that this lease locks), depth (pages down to there, which are the tree's), tail (the partial
+    leaf in the tree that names this lease's own page `depth`), copy (an order and its locked
+    source, not yet handed to a plan).
     """
 
     __slots__ = (
@@ -68,7 +64,6 @@ class Lease:
         "matched",
         "namespace",
         "node",
-        "pages",
         "table",
         "tail",
     )
@@ -88,7 +83,6 @@ class Lease:
         self.cap = cap
         self.node = node
         self.table = table
-        self.pages: Int32 = np.frombuffer(table, INT32)
         self.matched = 0
         self.depth = depth
         self.tail: Node | None = None
@@ -102,6 +96,11 @@ class Lease:
         return self.node if self.tail is None else self.tail
 
     @property
+    def pages(self) -> Int32:
+        """The table as an array, [n] int32."""
+        return np.frombuffer(self.table, INT32)
+
+    @property
     def own_table(self) -> bytes:
         """The bytes of own_pages."""
         return self.table[4 * self.depth if self.tail is None else 4 * self.depth + 4 :]
@@ -111,16 +110,11 @@ class Lease:
         """The pages that only this lease has; none once it is released."""
         return np.frombuffer(self.own_table, INT32)
 
-    def hold(self, table: bytes) -> None:
-        """From now on it has these pages."""
-        self.table = table
-        self.pages = np.frombuffer(table, INT32)
-
     def end(self) -> None:
         """Its pages have been given back."""
         self.is_released = True
         self.tail = None
-        self.table, self.pages = b"", NO_PAGES
+        self.table = b""
 
     def take_copies(self) -> tuple[CopyOrder, ...]:
         """The copies that the plan now being made must carry; each is handed out once.

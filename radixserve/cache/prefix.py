@@ -108,7 +108,8 @@ class PrefixCache:
         available afterwards. Raises ValueError for an empty key or a negative limit.
 
         Worked example, page_size 4: of a key of 11 tokens the tree has 6. The lease gets the tree's
-        first page and two of its own; matched is 6, and a copy order brings 2 tokens into pages[1].
+        first page and two of its own; matched is 6, and a copy order brings 2 tokens into the first
+        of these.
         """
         cap = self._cap(key, limit)
         tree = self._tree
@@ -162,13 +163,13 @@ class PrefixCache:
         return computed
 
     def grow(self, lease: Lease, tokens: int) -> bool:
-        """Make lease.pages cover `tokens` tokens; False, and nothing changed, when it cannot."""
+        """Make lease.table cover `tokens` tokens; False, and nothing changed, when it cannot."""
         self._require_live(lease)
         more = -(-tokens // self.page_size) - len(lease.table) // 4
         if more > self.available_pages:
             return False
         if more > 0:
-            lease.hold(lease.table + self._take(more))
+            lease.table += self._take(more)
         self._check()
         return True
 
@@ -180,13 +181,13 @@ class PrefixCache:
         already, the lease moves onto the tree's and its own is freed; at a page still to be written
         that the tree has already, publishing stops until a later commit. When written == length the
         filled part of the last page is published too, and stays the lease's to write on. May change
-        lease.pages: a row's page table is written after it, never before.
+        lease.table: a row's page table is written after it, never before.
         """
         self._require_live(lease)
         if not 0 <= written <= length <= len(key) // 4:
             raise ValueError(f"written {written}, length {length}, key of {len(key) // 4} tokens")
         if length * 4 > len(lease.table) * self.page_size:
-            raise ValueError(f"{length} tokens published from {len(lease.pages)} pages")
+            raise ValueError(f"{length} tokens published from {len(lease.table) // 4} pages")
         if self._is_enabled:
             publish(self._tree, lease, key, length // self.page_size, written // self.page_size)
             if written == length and lease.depth == length // self.page_size:

@@ -65,8 +65,9 @@ def match_again(tree: RadixTree, lease: Lease, computed: int) -> int:
 
 def order_copy(lease: Lease, source: Node, n: int) -> None:
     """Let the next plan bring n tokens from the locked source's page to the lease's first own."""
-    destination = PageId(int(lease.pages[lease.depth]))
-    lease.copy = CopyOrder(PageId(int.from_bytes(source.pages, "little")), destination, n), source
+    page = int.from_bytes(lease.table[4 * lease.depth : 4 * lease.depth + 4], "little")
+    order = CopyOrder(PageId(int.from_bytes(source.pages, "little")), PageId(page), n)
+    lease.copy = order, source
 
 
 def drop_copy(tree: RadixTree, lease: Lease) -> None:
@@ -84,7 +85,7 @@ def _adopt(tree: RadixTree, lease: Lease, node: Node, depth: int) -> None:
         return
     shared = tree.lock(node, above=lease.node)
     own = lease.table[4 * (start + (lease.tail is not None)) : 4 * depth]
-    lease.hold(lease.table[: 4 * start] + shared + lease.table[4 * depth :])
+    lease.table = lease.table[: 4 * start] + shared + lease.table[4 * depth :]
     above, lease.node, lease.depth = lease.node, node, depth
     if lease.tail is not None:
         tail, lease.tail = lease.tail, None

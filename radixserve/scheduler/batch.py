@@ -67,7 +67,7 @@ class StepBuilder:
         self._outputs: list[int] = []
         self._draws: list[int] = []
         self._ids: list[Int32] = []
-        self._pages: list[Int32] = []
+        self._tables: list[bytes] = []
         self._page_counts: list[int] = []
         self._scores: list[ScoreRange] = []
         self._hidden: list[HiddenRange] = []
@@ -129,8 +129,8 @@ class StepBuilder:
         self._starts.append(start)
         self._ends.append(end)
         self._ids.append(ids)
-        pages, count = lease.pages, -(-end // self._page_size)
-        self._pages.append(pages if len(pages) == count else pages[:count])
+        table, count = lease.table, -(-end // self._page_size)
+        self._tables.append(table if len(table) == 4 * count else table[: 4 * count])
         self._page_counts.append(count)
 
     def _tell_forced(self, request: Request) -> None:
@@ -169,7 +169,7 @@ class StepBuilder:
 
     def build(self, closed: tuple[SlotId, ...]) -> StepPlan:
         """The finished plan; at least one row."""
-        indptr = np.zeros(len(self._pages) + 1, np.int32)
+        indptr = np.zeros(len(self._tables) + 1, np.int32)
         np.cumsum(self._page_counts, out=indptr[1:])
         positions = np.asarray(self._starts, np.int32)
         ends = np.asarray(self._ends, np.int32)
@@ -177,7 +177,7 @@ class StepBuilder:
         from_last = np.asarray([ids is _LAST_SAMPLED for ids in self._ids], np.bool_)
         only_decodes = bool(from_last.all())
         ids = np.zeros(len(ends), np.int32) if only_decodes else np.concatenate(self._ids)
-        indices = np.concatenate(self._pages).astype(np.int32, copy=False)
+        indices = np.frombuffer(bytearray().join(self._tables), np.int32)
         shared: tuple[SharedGroup, ...] = ()
         if self._shares_prefixes:
             shared = shared_groups(indptr, indices, positions, lengths, self._page_size)

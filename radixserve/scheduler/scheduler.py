@@ -265,7 +265,7 @@ class Scheduler:
     def _reaches(self, builder: StepBuilder, request: Request, end: int) -> bool:
         """Whether the request has pages for so many tokens, be it that another gives up its own."""
         assert request.lease is not None
-        if end <= len(request.lease.pages) * self._cache.page_size:
+        if 4 * end <= len(request.lease.table) * self._cache.page_size:
             return True
         while not self._cache.grow(request.lease, end):
             if not self._retract(builder) or request.phase is not Phase.RUNNING:
