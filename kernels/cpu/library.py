@@ -34,7 +34,7 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "rs_plan_free": (c_void_p,),
     "rs_plan_fill": (c_void_p, POINTER(RowsArgs)),
     "rs_attend": (c_void_p, c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_int64),
-    "rs_decoder": (POINTER(ModelArgs), *(c_void_p,) * 5),
+    "rs_decoder": (POINTER(ModelArgs), *(c_void_p,) * 5, c_int64, c_void_p),
     "rs_sample": (POINTER(SamplingArgs),),
     "rs_logprobs": (c_void_p, c_int64, c_int64, c_void_p, c_void_p),
 }

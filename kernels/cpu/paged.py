@@ -165,17 +165,30 @@ class NativeDecoder:
         self._model.times = self._times.ctypes.data
         return self._times
 
-    def forward(self, ids: torch.Tensor, paged: PagedAttention) -> torch.Tensor:
-        """ids: [tokens] int64, the tokens that paged has planned. Returns [tokens, hidden_size]
-        with the final norm done; K and V are in the cache."""
+    def forward(
+        self, ids: torch.Tensor, paged: PagedAttention, wanted: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """ids: [tokens] int64, the tokens that paged has planned. wanted: [k] int64, ascending, or
+        None for all. Returns hidden states of the wanted, [k, hidden_size], the final norm done; K
+        and V of all tokens are in the cache."""
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self._vocab:
             raise IndexError(f"ids reach from {int(ids.min())} to {int(ids.max())}")
-        hidden = torch.empty(len(ids), self._hidden_size, dtype=paged.dtype)
+        _check_wanted(wanted, len(ids))
+        count = len(ids) if wanted is None else len(wanted)
+        hidden = torch.empty(count, self._hidden_size, dtype=paged.dtype)
         self._library.calls.rs_decoder(
             ctypes.byref(self._model), paged.handle, paged.k_pointers, paged.v_pointers,
-            pointer(ids), pointer(hidden),
+            pointer(ids), None if wanted is None else pointer(wanted), count, pointer(hidden),
         )  # fmt: skip
         return hidden
+
+
+def _check_wanted(wanted: torch.Tensor | None, tokens: int) -> None:
+    if wanted is None or not len(wanted):
+        return
+    first, last = int(wanted[0]), int(wanted[-1])
+    if wanted.dtype != torch.int64 or first < 0 or last >= tokens or (wanted.diff() <= 0).any():
+        raise IndexError(f"wanted tokens are {wanted.dtype}, {first} to {last} of {tokens}")
 
 
 def _pointers(tensors: Sequence[torch.Tensor]) -> Pointers:

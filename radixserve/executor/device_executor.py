@@ -33,7 +33,7 @@ from radixserve.executor.graphs import (
 )
 from radixserve.executor.kv_pool import KvPool
 from radixserve.executor.operations import Operations, TorchOperations, TritonOperations
-from radixserve.executor.outputs import hidden_sums, scores
+from radixserve.executor.outputs import hidden_sums, scores, wanted_lengths, wanted_tokens
 from radixserve.executor.slots import refuse, take_slots
 from radixserve.executor.staging import Staging
 from radixserve.executor.token_pool import TokenPool, pool_arrays
@@ -54,7 +54,8 @@ RESULTS = 2  # steps whose ids may be on their way
 @dataclass(frozen=True, slots=True)
 class Placed:
     """A step's arrays on the device. ids, slots, positions: [tokens]; last, sampled: [k] int32,
-    the token and the slot of each sampling row; attention: as the backend prepared them."""
+    the place among the wanted tokens and the slot of each sampling row; attention: as the backend
+    prepared them."""
 
     ids: torch.Tensor
     slots: torch.Tensor
@@ -149,13 +150,15 @@ class DeviceExecutor:
         orders = [(order.source, order.destination, order.n) for order in plan.copies]
         copies = np.array(orders, np.int32).reshape(-1)
         arrays = [*self._common(plan, rows, pool_arrays(plan), _positions(plan)), *arrays, copies]
-        *tensors, copied = self._staging.put(arrays)
+        chosen = wanted_tokens(plan.lengths, wanted_lengths(plan))
+        arrays.append(np.zeros(0, np.int32) if chosen is None else chosen.astype(np.int32))
+        *tensors, copied, wanted = self._staging.put(arrays)
         placed = place(tensors)
         if len(copied):
             self._operations.copy_pages(self._kv_pool, copied)
         if staged is None:
             self._attention.plan(inputs)
-        return placed, self._forward(placed, form)
+        return placed, self._forward(placed, form, None if chosen is None else wanted)
 
     def _replay(self, plan: StepPlan, rows: Int32, size: int) -> tuple[Placed, torch.Tensor] | None:
         largest = self.graphs.sizes[-1]
@@ -194,17 +197,19 @@ class DeviceExecutor:
     def _common(
         self, plan: StepPlan, rows: Int32, pool: tuple[Int32, Int32], positions: Int32
     ) -> list[npt.NDArray[Any]]:
-        last = (np.cumsum(plan.lengths) - 1).astype(np.int32)
+        last = _last_wanted(plan)
         needs_uniform = self._operations.needs_uniform
         slots = plan.slots[rows]
         draws = draw_arrays(slots, plan.samples[rows], self._sampling, needs_uniform=needs_uniform)
         return [*pool, positions, last[rows], slots, *draws]
 
-    def _forward(self, placed: Placed, form: Hashable) -> torch.Tensor:
+    def _forward(
+        self, placed: Placed, form: Hashable, wanted: torch.Tensor | None = None
+    ) -> torch.Tensor:
         if self._attention.staged is not None:
             self._attention.staged.bind(form, placed.attention)
         ids = self._pool.read(placed.ids, placed.slots)
-        ctx = ForwardContext(placed.positions, self._attention, self._layers)
+        ctx = ForwardContext(placed.positions, self._attention, self._layers, wanted)
         return self._model.forward(ids, ctx)
 
     # ---- the draw ----
@@ -267,7 +272,7 @@ class DeviceExecutor:
                 chosen = ids[drawn.order.rows]
                 found = told_logprobs(drawn.order, drawn.raw, chosen, valid_ids)
                 logprobs = {int(rows[index]): values for index, values in found.items()}
-        last = (np.cumsum(plan.lengths) - 1).astype(np.int32)
+        last = _last_wanted(plan)
         return StepResult(
             step=plan.step,
             rows=rows,
@@ -328,6 +333,11 @@ def _positions(plan: StepPlan) -> Int32:
     starts = np.cumsum(plan.lengths) - plan.lengths
     within = np.arange(plan.tokens) - np.repeat(starts, plan.lengths)
     return (np.repeat(plan.positions, plan.lengths) + within).astype(np.int32)
+
+
+def _last_wanted(plan: StepPlan) -> Int32:
+    """Of each row, the place of its last token among those whose hidden states are wanted."""
+    return (np.cumsum(wanted_lengths(plan)) - 1).astype(np.int32)
 
 
 def packed(mask: Bits, valid_ids: int) -> Int32:

@@ -63,7 +63,7 @@ class Executor:
                 shared=plan.shared,
             )
         )
-        ctx = ForwardContext(inputs.positions, self._attention, self._operations)
+        ctx = ForwardContext(inputs.positions, self._attention, self._operations, inputs.wanted)
         hidden = self._model.forward(inputs.ids, ctx)
         return Step(self, plan, inputs, hidden)
 
@@ -76,7 +76,7 @@ class Executor:
         ids = np.zeros(0, np.int32)
         logprobs: dict[int, TokenLogprobs] = {}
         if len(rows):
-            last = hidden  # of a decode step: every token is one row's last
+            last = hidden  # mostly: nothing else is asked for
             if len(rows) != len(hidden):
                 last = hidden[torch.from_numpy(inputs.last[rows]).long()]
             logits = self._model.logits(last)

@@ -7,16 +7,49 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from radixserve.plan import Float64, Int32, StepPlan, TokenLogprobs
+from radixserve.plan import (
+    Float64,
+    HiddenRange,
+    Int32,
+    Output,
+    ScoreRange,
+    StepPlan,
+    TokenLogprobs,
+)
 from radixserve.sampling.logprobs import score_tokens
+
+
+def wanted_lengths(plan: StepPlan) -> Int32:
+    """Of how many of each row's last tokens the hidden states are asked for: [rows]."""
+    wanted: Int32 = (plan.outputs == Output.SAMPLE).astype(np.int32)
+    orders: tuple[ScoreRange | HiddenRange, ...] = (*plan.scores, *plan.hidden)
+    for order in orders:
+        end = plan.positions[order.row] + plan.lengths[order.row]
+        wanted[order.row] = max(wanted[order.row], end - order.first)
+    return wanted
+
+
+def wanted_tokens(lengths: Int32, wanted: Int32) -> npt.NDArray[np.int64] | None:
+    """The places in the step of each row's last `wanted` tokens; None where these are all.
+
+    Example: lengths [3, 1, 2] and wanted [1, 1, 0] give [2, 3].
+    """
+    left_out = lengths - wanted
+    if not left_out.any():
+        return None
+    before = np.repeat(np.cumsum(left_out, dtype=np.int64), wanted)
+    places: npt.NDArray[np.int64] = before + np.arange(len(before))
+    return places
 
 
 def hidden_sums(plan: StepPlan, last: Int32, hidden: torch.Tensor) -> list[Float64]:
     """plan.hidden's, in float64, so that it matters little in how many chunks a prompt comes.
 
-    last: [rows], index of each row's last token in hidden: [tokens, hidden_size].
+    hidden: [k, hidden_size], of the wanted tokens. last: [rows], index of each row's last one.
     """
     sums = []
     for order in plan.hidden:

@@ -13,8 +13,10 @@ from radixserve.layers.operations import TORCH_LAYERS, LayerOperations
 @dataclass(frozen=True, slots=True)
 class ForwardContext:
     """positions: [tokens] int64, each token's place in its own sequence. operations: those between
-    the matrix products."""
+    the matrix products. wanted: [k], ascending, the tokens whose hidden states are wanted, None for
+    all; what the last layer adds to others is not computed."""
 
     positions: torch.Tensor
     attention: AttentionBackend
     operations: LayerOperations = TORCH_LAYERS
+    wanted: torch.Tensor | None = None

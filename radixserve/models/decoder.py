@@ -209,7 +209,8 @@ class Decoder:
     def forward(self, ids: torch.Tensor, ctx: ForwardContext) -> torch.Tensor:
         """One pass over the tokens of a step; ctx.attention keeps their K and V.
 
-        ids: [tokens] int64. Returns [tokens, hidden_size], the final norm done.
+        ids: [tokens] int64. Returns [tokens, hidden_size], or those of ctx.wanted, the final norm
+        done.
         """
         turn = rotation(self.inv_freq, ctx.positions)
         hidden = self.embedding.embed(ids)
@@ -217,6 +218,10 @@ class Decoder:
         for layer in self.layers:
             projected, hidden = self.parts.enter(layer, delta, hidden, ctx.operations)
             attended = layer.attention.attend(projected, turn, ctx)
+            if ctx.wanted is not None and layer is self.layers[-1]:
+                attended, hidden = (part.index_select(0, ctx.wanted) for part in (attended, hidden))
+                if not len(hidden):
+                    return hidden
             delta, hidden = self.parts.leave(layer, attended, hidden, ctx.operations)
         if delta is None:
             return self.norm(hidden, ctx.operations)

@@ -44,13 +44,14 @@ class NativeModel:
     def forward(self, ids: torch.Tensor, ctx: ForwardContext) -> torch.Tensor:
         """One pass over the tokens of a step, whose K and V go into the cache of ctx.attention.
 
-        ids: [tokens] int64. Returns [tokens, hidden_size], the final norm done. Raises ValueError
-        where the attention is not native, IndexError for an id that the table lacks.
+        ids: [tokens] int64. Returns [tokens, hidden_size], or those of ctx.wanted, the final norm
+        done. Raises ValueError where the attention is not native, IndexError for an id that the
+        table lacks.
         """
         paged = ctx.attention.paged
         if paged is None:
             raise ValueError("native parameters need native attention")
-        return self.steps.forward(ids, paged)
+        return self.steps.forward(ids, paged, ctx.wanted)
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

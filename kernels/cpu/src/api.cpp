@@ -109,9 +109,9 @@ RS_API void rs_attend(rs::AttentionPlan* plan, const void* q, int64_t q_stride,
 
 RS_API void rs_decoder(const rs::Model* model, rs::AttentionPlan* plan,
                        const void* const* k_caches, const void* const* v_caches,
-                       const int64_t* ids, void* hidden) {
+                       const int64_t* ids, const int64_t* wanted, int64_t count, void* hidden) {
     Lock lock(rs::running());
-    rs::run_decoder(*model, *plan, k_caches, v_caches, ids, hidden);
+    rs::run_decoder(*model, *plan, k_caches, v_caches, ids, {wanted, count}, hidden);
 }
 
 RS_API void rs_sample(const rs::Sampling* a) {

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "ops.h"
@@ -47,6 +48,13 @@ void angles(const Model& model, const AttentionPlan& plan, const Buffers& to) {
         }
 }
 
+// Rows of `bytes` each: the tokens' to the front.
+void keep_rows(char* rows, const Tokens& tokens, int64_t bytes) {
+    for (int64_t i = 0; i < tokens.count; ++i)
+        std::memmove(rows + i * bytes, rows + tokens.places[i] * bytes,
+                     static_cast<size_t>(bytes));
+}
+
 class Clock {
 public:
     explicit Clock(int64_t* times) : times_(times) {
@@ -72,9 +80,11 @@ private:
 }  // namespace
 
 void run_decoder(const Model& model, AttentionPlan& plan, const void* const* k_caches,
-                 const void* const* v_caches, const int64_t* ids, void* hidden_out) {
+                 const void* const* v_caches, const int64_t* ids, const Tokens& wanted,
+                 void* hidden_out) {
     const Shape& shape = plan.shape();
-    const int64_t m = plan.tokens(), hidden = model.hidden_size;
+    const int64_t hidden = model.hidden_size;
+    int64_t m = plan.tokens();  // rows that are computed
     const int64_t q_size = shape.num_qo_heads * shape.head_dim;
     const int64_t heads_size = q_size + 2 * shape.num_kv_heads * shape.head_dim;
     const Buffers to = buffers(model, shape, m);
@@ -83,6 +93,8 @@ void run_decoder(const Model& model, AttentionPlan& plan, const void* const* k_c
         run_norm({to.hidden, weight, normed, hidden, model.eps, model.dtype}, m);
         clock.lap(kNorm);
     };
+    const bool are_few = wanted.count < m;
+    if (are_few) plan.choose(wanted);
     run_gather(model.embedding, ids, to.hidden, m, hidden, model.dtype);
     angles(model, plan, to);
     clock.lap(kEmbedding);
@@ -95,12 +107,15 @@ void run_decoder(const Model& model, AttentionPlan& plan, const void* const* k_c
     };
     for (int64_t i = 0; i < model.num_layers; ++i) {
         const Layer& layer = model.layers[i];
+        const bool is_last = i + 1 == model.num_layers;
+        const bool drops = are_few && is_last;
+        const int64_t kept = drops ? wanted.count : m;
         const Linear output = {to.attended, layer.output, layer.output_bias, to.hidden, to.hidden,
-                               m, q_size, hidden, type, type, type, false};
-        const Linear gate_up = {to.normed, layer.gate_up, layer.gate_up_bias, nullptr, to.inner, m,
-                                hidden, inner, type, type, type, true};
-        const Linear down = {to.inner, layer.down, layer.down_bias, to.hidden, to.hidden, m, inner,
-                             hidden, type, type, type, false};
+                               kept, q_size, hidden, type, type, type, false};
+        const Linear gate_up = {to.normed, layer.gate_up, layer.gate_up_bias, nullptr, to.inner,
+                                kept, hidden, inner, type, type, type, true};
+        const Linear down = {to.inner, layer.down, layer.down_bias, to.hidden, to.hidden, kept,
+                             inner, hidden, type, type, type, false};
         norm(layer.input_norm, to.normed);
         run_linear(qkv_of(i), &output);
         clock.lap(kQkv);
@@ -110,14 +125,18 @@ void run_decoder(const Model& model, AttentionPlan& plan, const void* const* k_c
                     model.eps, model.dtype},
                    m);
         clock.lap(kRotary);
-        plan.run(to.heads, heads_size, k_caches[i], v_caches[i], to.attended, q_size);
+        plan.run(to.heads, heads_size, k_caches[i], v_caches[i], to.attended, q_size, drops);
+        if (drops) {
+            keep_rows(to.attended, wanted, q_size * static_cast<int64_t>(size_of(type)));
+            keep_rows(to.hidden, wanted, hidden * static_cast<int64_t>(size_of(type)));
+            m = wanted.count;
+        }
         clock.lap(kAttention);
         run_linear(output, &gate_up);
         clock.lap(kOutput);
         norm(layer.post_norm, to.normed);
         run_linear(gate_up, &down);
         clock.lap(kGateUp);
-        const bool is_last = i + 1 == model.num_layers;
         const Linear next = qkv_of(is_last ? i : i + 1);
         run_linear(down, is_last ? nullptr : &next);
         clock.lap(kDown);

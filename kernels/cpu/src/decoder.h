@@ -38,9 +38,11 @@ struct Model {
     int64_t* times;  // [kStages] nanoseconds, added to; null: nobody wants to know
 };
 
-// ids: [plan.tokens()]. k_caches, v_caches: [num_layers], written at the plan's slots. hidden:
-// [plan.tokens(), hidden_size], the final norm done.
+// ids: [plan.tokens()]. k_caches, v_caches: [num_layers], written at the plan's slots. wanted: the
+// tokens whose hidden states are asked for: of the others the last layer computes K and V alone.
+// hidden: [wanted.count, hidden_size], the final norm done.
 void run_decoder(const Model& model, AttentionPlan& plan, const void* const* k_caches,
-                 const void* const* v_caches, const int64_t* ids, void* hidden);
+                 const void* const* v_caches, const int64_t* ids, const Tokens& wanted,
+                 void* hidden);
 
 }  // namespace rs

@@ -1,6 +1,7 @@
 #include "plan.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "pool.h"
 
@@ -16,24 +17,46 @@ int64_t ceil_div(int64_t value, int64_t by) { return (value + by - 1) / by; }
 }  // namespace
 
 void AttentionPlan::fill(const Rows& rows) {
-    levels_.clear();
-    own_.clear();
-    token_list_.clear();
+    all_.clear();
     most_ = 1;
     pages_.assign(rows.page_indices, rows.page_indices + rows.page_indptr[rows.rows]);
     place_tokens(rows);
     add_groups(rows);
     add_own_parts(rows);
     place_states(rows);
-    finish_items(own_);
-    for (auto& level : levels_) finish_items(level);
+    finish(all_);
 }
 
-void AttentionPlan::finish_items(std::vector<Item>& items) {
-    for (auto& each : items) each.item.tokens = token_list_.data() + each.tokens_at;
-    // The longest first, so that no thread is left with a long one at the end.
-    std::stable_sort(items.begin(), items.end(),
-                     [](const Item& a, const Item& b) { return a.work() > b.work(); });
+void AttentionPlan::finish(Items& items) {
+    const auto finish_list = [&](std::vector<Item>& list) {
+        for (auto& each : list) each.item.tokens = items.tokens.data() + each.tokens_at;
+        // The longest first, so that no thread is left with a long one at the end.
+        std::stable_sort(list.begin(), list.end(),
+                         [](const Item& a, const Item& b) { return a.work() > b.work(); });
+    };
+    finish_list(items.own);
+    for (auto& level : items.levels) finish_list(level);
+}
+
+void AttentionPlan::choose(const Tokens& few) {
+    is_few_.assign(static_cast<size_t>(tokens()), 0);
+    for (int64_t i = 0; i < few.count; ++i) is_few_[few.places[i]] = 1;
+    few_.clear();
+    few_.levels.resize(all_.levels.size());
+    for (size_t i = 0; i < all_.levels.size(); ++i) take_few(all_.levels[i], few_.levels[i]);
+    take_few(all_.own, few_.own);
+    finish(few_);
+}
+
+void AttentionPlan::take_few(const std::vector<Item>& from, std::vector<Item>& to) {
+    for (Item each : from) {
+        const int32_t* tokens = each.item.tokens;
+        each.tokens_at = static_cast<int64_t>(few_.tokens.size());
+        std::copy_if(tokens, tokens + each.item.count, std::back_inserter(few_.tokens),
+                     [&](int32_t token) { return is_few_[token] != 0; });
+        each.item.count = static_cast<int32_t>(few_.tokens.size() - each.tokens_at);
+        if (each.item.count > 0) to.push_back(each);
+    }
 }
 
 void AttentionPlan::place_tokens(const Rows& rows) {
@@ -50,7 +73,7 @@ void AttentionPlan::place_tokens(const Rows& rows) {
                              place % shape_.page_size);
         }
     }
-    for (int32_t token = 0; token < tokens(); ++token) token_list_.push_back(token);
+    for (int32_t token = 0; token < tokens(); ++token) all_.tokens.push_back(token);
 }
 
 void AttentionPlan::add_groups(const Rows& rows) {
@@ -74,15 +97,15 @@ void AttentionPlan::add_group(const Rows& rows, int64_t group) {
     for (const int32_t* row = first; row != last; ++row)
         if (shared_to_[*row] != begin) return;  // cut short before: the rows go on by themselves
     if (end <= begin || last - first < 2) return;
-    const int64_t list_begin = static_cast<int64_t>(token_list_.size());
+    const int64_t list_begin = static_cast<int64_t>(all_.tokens.size());
     for (const int32_t* row = first; row != last; ++row) {
         shared_to_[*row] = static_cast<int32_t>(end);
         level_[*row] = level + 1;
         for (int32_t i = 0; i < rows.lengths[*row]; ++i)
-            token_list_.push_back(static_cast<int32_t>(first_token_[*row]) + i);
+            all_.tokens.push_back(static_cast<int32_t>(first_token_[*row]) + i);
     }
-    const int64_t list_end = static_cast<int64_t>(token_list_.size());
-    if (static_cast<int32_t>(levels_.size()) <= level) levels_.resize(level + 1);
+    const int64_t list_end = static_cast<int64_t>(all_.tokens.size());
+    if (static_cast<int32_t>(all_.levels.size()) <= level) all_.levels.resize(level + 1);
     const int64_t count = list_end - list_begin, tile = tile_tokens();
     const int64_t tiles = ceil_div(count, tile), step = ceil_div(count, tiles);
     const int32_t heads = heads_together(count, rows);
@@ -90,7 +113,7 @@ void AttentionPlan::add_group(const Rows& rows, int64_t group) {
     for (int64_t t = begin; t < end; t = round_down(t, kSegment) + kSegment)
         for (int64_t at = list_begin; at < list_end; at += step)
             for (int32_t head = 0; head < shape_.num_kv_heads; head += heads)
-                add_item(levels_[level],
+                add_item(all_.levels[level],
                          {nullptr, pages, static_cast<int32_t>(std::min(step, list_end - at)), head,
                           heads, static_cast<int32_t>(t),
                           static_cast<int32_t>(
@@ -127,7 +150,7 @@ void AttentionPlan::add_own_parts(const Rows& rows) {
                 for (int64_t i = 0; i < length; i += tile) {
                     const int32_t n = static_cast<int32_t>(std::min<int64_t>(tile, length - i));
                     const int32_t end = rows.positions[row] + static_cast<int32_t>(i) + n;
-                    add_item(own_, {nullptr, pages, n, head, heads, start, end, -1, true},
+                    add_item(all_.own, {nullptr, pages, n, head, heads, start, end, -1, true},
                              first_token_[row] + i);
                 }
                 continue;
@@ -135,7 +158,7 @@ void AttentionPlan::add_own_parts(const Rows& rows) {
             split_[row] = 0;
             for (int32_t t = start; t < kv_len; t = t / kSegment * kSegment + kSegment) {
                 const int32_t end = std::min(kv_len, t / kSegment * kSegment + kSegment);
-                add_item(own_, {nullptr, pages, 1, head, 1, t, end, static_cast<int32_t>(row), false},
+                add_item(all_.own, {nullptr, pages, 1, head, 1, t, end, static_cast<int32_t>(row), false},
                          first_token_[row]);
                 ++split_[row];
             }
@@ -173,7 +196,7 @@ void AttentionPlan::add_item(std::vector<Item>& to, AttendItem item, int64_t tok
 }
 
 void AttentionPlan::run(const void* q, int64_t q_stride, const void* k_cache, const void* v_cache,
-                        void* out, int64_t out_stride) {
+                        void* out, int64_t out_stride, bool few) {
     Attend with;
     with.q = q;
     with.k_cache = k_cache;
@@ -190,9 +213,11 @@ void AttentionPlan::run(const void* q, int64_t q_stride, const void* k_cache, co
     with.page_size = shape_.page_size;
     with.scale = shape_.scale;
     with.dtype = shape_.dtype;
-    for (size_t i = 0; i < levels_.size(); ++i)
-        run_items(levels_[i], i + 1 < levels_.size() ? levels_[i + 1] : own_, with);
-    run_items(own_, {}, with);
+    const Items& items = few ? few_ : all_;
+    const auto& levels = items.levels;
+    for (size_t i = 0; i < levels.size(); ++i)
+        run_items(levels[i], i + 1 < levels.size() ? levels[i + 1] : items.own, with);
+    run_items(items.own, {}, with);
 }
 
 void AttentionPlan::run_items(const std::vector<Item>& items, const std::vector<Item>& after,

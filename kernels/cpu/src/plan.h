@@ -30,15 +30,24 @@ struct Rows {
     const int32_t* group_end;
 };
 
+// Tokens of a step, ascending; places are not read where these are all.
+struct Tokens {
+    const int64_t* places;
+    int64_t count;
+};
+
 class AttentionPlan {
 public:
     explicit AttentionPlan(const Shape& shape) : shape_(shape) {}
 
     void fill(const Rows& rows);
+    // Which tokens a run computes that is asked for few.
+    void choose(const Tokens& few);
 
-    // q: [tokens] rows q_stride elements apart, [num_qo_heads, head_dim] each; out likewise.
+    // q: [tokens] rows q_stride elements apart, [num_qo_heads, head_dim] each; out likewise. few:
+    // what is not of the chosen tokens is neither read nor written.
     void run(const void* q, int64_t q_stride, const void* k_cache, const void* v_cache, void* out,
-             int64_t out_stride);
+             int64_t out_stride, bool few = false);
 
     const Shape& shape() const { return shape_; }
     int64_t tokens() const { return static_cast<int64_t>(limits_.size()); }
@@ -54,6 +63,19 @@ private:
         }
     };
 
+    // Levels come one after another, then what is each row's own. tokens: what items point into.
+    struct Items {
+        std::vector<std::vector<Item>> levels;
+        std::vector<Item> own;
+        std::vector<int32_t> tokens;
+
+        void clear() {
+            levels.clear();
+            own.clear();
+            tokens.clear();
+        }
+    };
+
     void place_tokens(const Rows& rows);
     void add_groups(const Rows& rows);
     void add_group(const Rows& rows, int64_t group);
@@ -61,17 +83,18 @@ private:
     int64_t tile_tokens() const;
     int32_t heads_together(int64_t tokens, const Rows& rows) const;
     void place_states(const Rows& rows);
-    void finish_items(std::vector<Item>& items);
+    static void finish(Items& items);
+    void take_few(const std::vector<Item>& from, std::vector<Item>& to);
     void add_item(std::vector<Item>& to, AttendItem item, int64_t tokens_at);
     void run_items(const std::vector<Item>& items, const std::vector<Item>& after,
                    const Attend& with);
 
     Shape shape_;
-    std::vector<int32_t> limits_, pages_, token_list_;
+    std::vector<int32_t> limits_, pages_;
     std::vector<int64_t> slots_, first_token_, state_place_;
     std::vector<int32_t> shared_to_, level_, split_;  // by row; split_: parts of its one query
-    std::vector<std::vector<Item>> levels_;
-    std::vector<Item> own_;
+    Items all_, few_;
+    std::vector<char> is_few_;  // by token
     std::unique_ptr<std::atomic<int32_t>[]> left_;  // by row and KV head: parts still to come
     int64_t left_size_ = 0;
     std::vector<float> states_;
