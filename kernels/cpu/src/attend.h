@@ -50,16 +50,6 @@ static Work work_in(const Attend& a, const AttendItem& item, void* scratch) {
     return w;
 }
 
-// The part of the work, and of the item, that is one KV head's.
-static Work head_of(const Work& work, int32_t head) {
-    Work w = work;
-    const int64_t before = int64_t{head} * w.queries;
-    w.state += before * w.size;
-    w.total += before * w.size;
-    w.q += before * w.q_stride;
-    return w;
-}
-
 static AttendItem head_of(const AttendItem& all, int32_t head) {
     AttendItem item = all;
     item.kv_head += head;
@@ -93,32 +83,36 @@ static void write_out(const Attend& a, const AttendItem& item, const Work& w) {
     }
 }
 
+// What a whole item sees of its first segment goes straight into the total: there is nothing yet to
+// merge it with.
+static Work in_segment(const AttendItem& item, Work w, int64_t segment) {
+    if (item.is_whole && segment == 0) w.state = w.total;
+    return w;
+}
+
 static void begin_states(const Attend& a, const AttendItem& item, const Work& w) {
     const int64_t segment = item.t0 / kSegment;
-    const size_t bytes = static_cast<size_t>(w.size) * sizeof(float);
     for (int query = 0; query < w.queries; ++query) {
         float* state = w.state + query * w.size;
-        float* total = w.total + query * w.size;
         if (item.t0 % kSegment != 0)
-            __builtin_memcpy(state, kept_state(a, item, w, query, segment), bytes);
+            copy_state(state, kept_state(a, item, w, query, segment), w.dim);
         else
-            clear_state(state, w.size, w.dim);
-        if (!item.is_whole) continue;
-        clear_state(total, w.size, w.dim);
-        for (int64_t s = 0; s < segment; ++s)
-            merge_state(total, kept_state(a, item, w, query, s), w.size, w.dim);
+            clear_state(state, w.dim);
+        if (!item.is_whole || segment == 0) continue;
+        float* total = w.total + query * w.size;
+        copy_state(total, kept_state(a, item, w, query, 0), w.dim);
+        for (int64_t s = 1; s < segment; ++s)
+            merge_state(total, kept_state(a, item, w, query, s), w.dim);
     }
 }
 
 static void end_segment(const Attend& a, const AttendItem& item, const Work& w, int64_t segment) {
-    const size_t bytes = static_cast<size_t>(w.size) * sizeof(float);
     for (int query = 0; query < w.queries; ++query) {
         float* state = w.state + query * w.size;
-        if (item.is_whole)
-            merge_state(w.total + query * w.size, state, w.size, w.dim);
-        else
-            __builtin_memcpy(kept_state(a, item, w, query, segment), state, bytes);
-        clear_state(state, w.size, w.dim);
+        if (!item.is_whole)
+            copy_state(kept_state(a, item, w, query, segment), state, w.dim);
+        else if (segment > 0)
+            merge_state(w.total + query * w.size, state, w.dim);
     }
 }
 
@@ -133,31 +127,51 @@ static void take_queries(const Attend& a, const AttendItem& item, const Work& w)
     }
 }
 
-// Heads take turns block by block: their rows of K and V are neighbours in memory. What comes next is
-// asked for while a block is computed: its pages lie anywhere.
+// The block from t on, of heads head .. head + heads - 1.
+template <class Mode>
+static void attend_heads(const Attend& a, const AttendItem& item, const Work& work,
+                         const Block& block) {
+    const int64_t segment = block.t0 / kSegment;
+    const Work w = in_segment(item, work, segment);
+    const int32_t end = block.head + block.heads;
+    for (int32_t h = block.head; h < end; ++h) {
+        const Work own = head_of(w, h);
+        if (block.t0 == item.t0) {
+            take_queries<Mode>(a, head_of(item, h), own);
+            begin_states(a, head_of(item, h), own);
+        } else if (block.t0 % kSegment == 0) {
+            for (int query = 0; query < w.queries; ++query)
+                clear_state(own.state + query * w.size, w.dim);
+        }
+    }
+    attend_block<Mode>(a, item, w, block);
+    if (block.t0 + kBlock < item.t1 && (block.t0 + kBlock) % kSegment != 0) return;
+    for (int32_t h = block.head; h < end; ++h)
+        end_segment(a, head_of(item, h), head_of(w, h), segment);
+}
+
+// Heads take turns block by block, those of few queries together: their rows of K and V are
+// neighbours in memory. What comes next is asked for while a block is computed: its pages lie
+// anywhere.
 template <class Mode>
 static void attend_in(const Attend& a, const AttendItem& item, const AttendItem* after,
                       void* scratch) {
     const Work w = work_in(a, item, scratch);
-    for (int32_t h = 0; h < item.kv_heads; ++h) {
-        take_queries<Mode>(a, head_of(item, h), head_of(w, h));
-        begin_states(a, head_of(item, h), head_of(w, h));
-    }
+    const int32_t together = w.queries < kTogether ? kTogether / w.queries : 1;
     Places places[2];
     locate_block(a, item, w.zeros, item.t0, &places[0]);
     for (int32_t t = item.t0, turn = 0; t < item.t1; t += kBlock, turn ^= 1) {
-        const bool is_last = t + kBlock >= item.t1;
         Places& next = places[turn ^ 1];
-        if (!is_last)
+        if (t + kBlock < item.t1)
             locate_block(a, item, w.zeros, t + kBlock, &next);
         else if (after != nullptr)
             locate_block(a, *after, w.zeros, after->t0, &next);
         else
             next.count = 0;
-        for (int32_t h = 0; h < item.kv_heads; ++h) {
-            attend_block<Mode>(a, item, head_of(w, h), t, places[turn], next, h);
-            if (is_last || (t + kBlock) % kSegment == 0)
-                end_segment(a, head_of(item, h), head_of(w, h), t / kSegment);
+        for (int32_t h = 0; h < item.kv_heads; h += together) {
+            const int32_t left = item.kv_heads - h;
+            const int32_t heads = left < together ? left : together;
+            attend_heads<Mode>(a, item, w, {places[turn], next, t, h, heads, false});
         }
     }
     if (!item.is_whole) return;
@@ -181,9 +195,9 @@ static void finish(const Attend& a, const AttendItem& item, void* scratch) {
     const Work w = work_in(a, item, scratch);
     for (int query = 0; query < w.queries; ++query) {
         float* total = w.total + query * w.size;
-        clear_state(total, w.size, w.dim);
-        for (int64_t s = 0; s * kSegment < item.t1; ++s)
-            merge_state(total, kept_state(a, item, w, query, s), w.size, w.dim);
+        copy_state(total, kept_state(a, item, w, query, 0), w.dim);
+        for (int64_t s = 1; s * kSegment < item.t1; ++s)
+            merge_state(total, kept_state(a, item, w, query, s), w.dim);
     }
     if (a.dtype == kBFloat16)
         write_out<uint16_t>(a, item, w);

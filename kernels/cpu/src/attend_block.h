@@ -27,6 +27,15 @@ struct NextRows {
     }
 };
 
+// A block on its way through the queries of an item's heads head .. head + heads - 1. next: what is
+// asked for meanwhile.
+struct Block {
+    const Places& here;
+    const Places& next;
+    int32_t t0, head, heads;
+    bool is_laid;  // of one head, for queries that come later
+};
+
 struct Work {
     uint32_t* q;                // [queries, padded_dim] floats, or pairs in its first half
     uint32_t* k;                // [steps, kBlock]
@@ -42,6 +51,16 @@ struct Work {
     int32_t group;              // query heads of one KV head
     int32_t queries;            // tokens times these
 };
+
+// The part of the work that is one head's.
+static Work head_of(const Work& work, int32_t head) {
+    Work w = work;
+    const int64_t before = int64_t{head} * w.queries;
+    w.state += before * w.size;
+    w.total += before * w.size;
+    w.q += before * w.q_stride;
+    return w;
+}
 
 // Vectors of a block as products reads them: laid out before, `stride` words from step to step.
 struct Laid {
@@ -178,19 +197,27 @@ RS_INLINE void by_queries(int count, Body&& body) {
 // the machine works on those of several at a time.
 constexpr int kTogether = 4 * kQueries;
 
-// `count` queries from `first` on, over the first V vectors of the block. visible: tokens of it that
-// each sees; most: the largest of these. ahead: rows of K, then of V.
+// Rows that one head asks for while it computes: a share of the tokens, and all that these have.
+RS_INLINE NextRows rows_ahead(const AttendItem& item, const Block& block, const char* const* rows,
+                              int32_t head) {
+    return NextRows{rows, block.next.count, 0, block.next.bytes}.share(head, item.kv_heads);
+}
+
 template <class Mode, int V>
-static void attend_part(const Attend& a, const Work& w, int first, int count,
-                        const int32_t* visible, int32_t most, const NextRows* ahead) {
+RS_INLINE void score_queries(const Attend& a, const Work& w, int first, int count, NextRows ahead,
+                             vf* scores) {
     const int parts = (w.queries + kQueries - 1) / kQueries;
-    alignas(64) uint32_t weights[kTogether * kBlock];
-    vf scores[kTogether * V];
     by_queries(count, [&](auto queries, int at) {
         score<Mode, decltype(queries)::value, V>(w, first + at, a.head_dim,
-                                                 ahead[0].share((first + at) / kQueries, parts),
+                                                 ahead.share((first + at) / kQueries, parts),
                                                  scores + at * V);
     });
+}
+
+// visible: tokens of the block that each query sees.
+template <class Mode, int V>
+RS_INLINE void weigh_queries(const Attend& a, const Work& w, int first, int count,
+                             const int32_t* visible, vf* scores, uint32_t* weights) {
     const float scale = a.scale * kLog2E;
     for (int q = 0; q < count; ++q) {
         float* state = w.state + (first + q) * w.size;
@@ -203,51 +230,74 @@ static void attend_part(const Attend& a, const Work& w, int first, int count,
         const float top = raise_max(best_of_lanes<V>(row) * scale, state, w.dim);
         Mode::template weigh<V>(row, scale, top, state + w.dim, weights + q * kBlock);
     }
-    const int64_t steps = (most + Mode::kPack - 1) / Mode::kPack;
+}
+
+template <class Mode>
+RS_INLINE void add_queries(const Work& w, int first, int count, int64_t steps, NextRows ahead,
+                           const uint32_t* weights) {
+    const int parts = (w.queries + kQueries - 1) / kQueries;
     by_queries(count, [&](auto queries, int at) {
         add_values<Mode, decltype(queries)::value>(w, weights + at * kBlock, first + at, steps,
-                                                   ahead[1].share((first + at) / kQueries, parts));
+                                                   ahead.share((first + at) / kQueries, parts));
     });
 }
 
+// `count` queries from `first` on of each of the block's heads, all of a head's where these are
+// several, over the first V vectors of the block. most: the largest of visible.
+template <class Mode, int V>
+static void attend_part(const Attend& a, const AttendItem& item, const Work& all, int first,
+                        int count, const int32_t* visible, int32_t most, const Block& block) {
+    const int64_t bytes = a.head_dim * static_cast<int64_t>(sizeof(typename Mode::Type));
+    const int laid = block.here.count > kBlock / 2 ? kBlock : kBlock / 2;
+    const bool in_place =
+        all.queries <= kFewQueries && a.head_dim % (kValueVectors * kLanes) == 0;
+    alignas(64) uint32_t weights[kTogether * kBlock];
+    vf scores[kTogether * V];
+    for (int h = 0; h < block.heads; ++h) {
+        const int32_t head = block.head + h;
+        if (!block.is_laid) Mode::put_keys(all.k, block.here.k, head * bytes, a.head_dim, laid);
+        score_queries<Mode, V>(a, head_of(all, head), first, count,
+                               rows_ahead(item, block, block.next.k, head), scores + h * count * V);
+    }
+    for (int h = 0; h < block.heads; ++h)
+        weigh_queries<Mode, V>(a, head_of(all, block.head + h), first, count, visible,
+                               scores + h * count * V, weights + h * count * kBlock);
+    for (int h = 0; h < block.heads; ++h) {
+        const int32_t head = block.head + h;
+        Work w = head_of(all, head);
+        w.values = in_place ? block.here.v : nullptr;
+        w.values_offset = head * bytes;
+        if (!in_place && !block.is_laid)
+            Mode::put_values(w.v, block.here.v, head * bytes, a.head_dim, w.dim, laid);
+        add_queries<Mode>(w, first, count, (most + Mode::kPack - 1) / Mode::kPack,
+                          rows_ahead(item, block, block.next.v, head), weights + h * count * kBlock);
+    }
+}
+
+// Whether there was anything to see.
 template <class Mode>
-static void attend_queries(const Attend& a, const AttendItem& item, const Work& w, int first,
-                           int count, int32_t t0, const NextRows* ahead) {
+static bool attend_queries(const Attend& a, const AttendItem& item, const Work& w, int first,
+                           int count, const Block& block) {
     int32_t visible[kTogether], most = 0;
     for (int q = 0; q < count; ++q) {
         const int32_t limit = a.limits[item.tokens[(first + q) / w.group]];
-        visible[q] = (limit < item.t1 ? limit + 1 : item.t1) - t0;
+        visible[q] = (limit < item.t1 ? limit + 1 : item.t1) - block.t0;
         if (visible[q] > kBlock) visible[q] = kBlock;
         if (visible[q] > most) most = visible[q];
     }
-    if (most <= 0) return;
+    if (most <= 0) return false;
     if (most > kBlock / 2)
-        attend_part<Mode, kBlockVectors>(a, w, first, count, visible, most, ahead);
+        attend_part<Mode, kBlockVectors>(a, item, w, first, count, visible, most, block);
     else
-        attend_part<Mode, kBlockVectors / 2>(a, w, first, count, visible, most, ahead);
+        attend_part<Mode, kBlockVectors / 2>(a, item, w, first, count, visible, most, block);
+    return true;
 }
 
-// head: of the item's. next: the block after this one.
 template <class Mode>
-static void attend_block(const Attend& a, const AttendItem& item, Work w, int32_t t0,
-                         const Places& here, const Places& next, int32_t head) {
-    const int64_t bytes = a.head_dim * static_cast<int64_t>(sizeof(typename Mode::Type));
-    const int count = here.count > kBlock / 2 ? kBlock : kBlock / 2;
-    Mode::put_keys(w.k, here.k, head * bytes, a.head_dim, count);
-    const int queries = w.queries;
-    if (queries <= kFewQueries && a.head_dim % (kValueVectors * kLanes) == 0) {
-        w.values = here.v;
-        w.values_offset = head * bytes;
-    } else {
-        w.values = nullptr;
-        Mode::put_values(w.v, here.v, head * bytes, a.head_dim, w.dim, count);
-    }
-    // Each head asks for a share of the tokens, and for all that these have.
-    const NextRows ahead[2] = {
-        NextRows{next.k, next.count, 0, next.bytes}.share(head, item.kv_heads),
-        NextRows{next.v, next.count, 0, next.bytes}.share(head, item.kv_heads)};
-    for (int first = 0; first < queries; first += kTogether) {
-        const int left = queries - first;
-        attend_queries<Mode>(a, item, w, first, left < kTogether ? left : kTogether, t0, ahead);
+static void attend_block(const Attend& a, const AttendItem& item, const Work& w, Block block) {
+    for (int first = 0; first < w.queries; first += kTogether) {
+        const int left = w.queries - first;
+        const int count = left < kTogether ? left : kTogether;
+        if (attend_queries<Mode>(a, item, w, first, count, block)) block.is_laid = true;
     }
 }

@@ -109,54 +109,46 @@ struct PairMode {
     RS_INLINE void put_query(uint32_t* to, const uint16_t* from, int64_t dim) {
         __builtin_memcpy(to, from, static_cast<size_t>(dim) * sizeof(uint16_t));
     }
-    // N times 128 bits of 16 rows, from `from` bytes on: quads[r + 4 n] has those of rows r, r + 4,
-    // r + 8, r + 12.
-    template <int N>
-    RS_INLINE void gather_quads(const char* const* rows, int64_t from, __m512i* quads) {
+    // Eight words, `from` bytes into each, of one row and of another.
+    RS_INLINE __m512i two_rows(const char* row, const char* other, int64_t from) {
+        const auto eight = [&](const char* at) {
+            return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at + from));
+        };
+        return _mm512_maskz_inserti64x4(0xff, _mm512_castsi256_si512(eight(row)), eight(other), 1);
+    }
+    // Word j of 16 rows to to + j * kBlock, for eight words.
+    RS_INLINE void turn_eight(uint32_t* to, const char* const* rows, int64_t from) {
+        // A quarter of quads[j + 4 n] has word j or j + 4 of four rows: 0 to 3, then 4 to 7 for n = 0,
+        // 8 to 11, then 12 to 15 for n = 1.
+        __m512i quads[8];
+#pragma GCC unroll 2
+        for (int n = 0; n < 2; ++n, rows += 8) {
+            __m512i row[4];
 #pragma GCC unroll 4
-        for (int r = 0; r < 4; ++r) {
-            const char* const lane[] = {rows[r] + from, rows[r + 4] + from, rows[r + 8] + from,
-                                        rows[r + 12] + from};
-            const auto quad = [&](int i, int n) {
-                return _mm_loadu_si128(reinterpret_cast<const __m128i*>(lane[i]) + n);
-            };
-#pragma GCC unroll 4
-            for (int n = 0; n < N; ++n) {
-                __m512i v = _mm512_castsi128_si512(quad(0, n));
-                v = _mm512_mask_broadcast_i32x4(v, 0x00f0, quad(1, n));
-                v = _mm512_mask_broadcast_i32x4(v, 0x0f00, quad(2, n));
-                quads[r + 4 * n] = _mm512_mask_broadcast_i32x4(v, 0xf000, quad(3, n));
-            }
+            for (int r = 0; r < 4; ++r) row[r] = two_rows(rows[r], rows[r + 4], from);
+            const __m512i a = _mm512_maskz_unpacklo_epi32(kAll, row[0], row[1]);
+            const __m512i b = _mm512_maskz_unpacklo_epi32(kAll, row[2], row[3]);
+            const __m512i c = _mm512_maskz_unpackhi_epi32(kAll, row[0], row[1]);
+            const __m512i d = _mm512_maskz_unpackhi_epi32(kAll, row[2], row[3]);
+            quads[4 * n] = _mm512_maskz_unpacklo_epi64(0xff, a, b);
+            quads[4 * n + 1] = _mm512_maskz_unpackhi_epi64(0xff, a, b);
+            quads[4 * n + 2] = _mm512_maskz_unpacklo_epi64(0xff, c, d);
+            quads[4 * n + 3] = _mm512_maskz_unpackhi_epi64(0xff, c, d);
         }
-    }
-    // Lane 4 l + r of word j: word j of lane l of quads[r].
-    RS_INLINE void turn_quads(const __m512i* quads, uint32_t* to) {
-        const auto low = [](__m512i x, __m512i y) { return _mm512_maskz_unpacklo_epi32(kAll, x, y); };
-        const auto high = [](__m512i x, __m512i y) {
-            return _mm512_maskz_unpackhi_epi32(kAll, x, y);
-        };
-        const auto put = [&](int word, __m512i x, __m512i y) {
-            _mm512_storeu_si512(to + word * kBlock, _mm512_maskz_unpacklo_epi64(0xff, x, y));
-            _mm512_storeu_si512(to + (word + 1) * kBlock, _mm512_maskz_unpackhi_epi64(0xff, x, y));
-        };
-        put(0, low(quads[0], quads[1]), low(quads[2], quads[3]));
-        put(2, high(quads[0], quads[1]), high(quads[2], quads[3]));
-    }
-    // 4 N words from the w-th on, of 16 tokens.
-    template <int N>
-    RS_INLINE void put_words(uint32_t* to, const char* const* rows, int64_t offset, int64_t w) {
-        __m512i quads[4 * N];
-        gather_quads<N>(rows, offset + w * 4, quads);
 #pragma GCC unroll 4
-        for (int n = 0; n < N; ++n) turn_quads(quads + 4 * n, to + (w + 4 * n) * kBlock);
+        for (int j = 0; j < 4; ++j) {
+            const __m512i x = quads[j], y = quads[j + 4];
+            _mm512_storeu_si512(to + j * kBlock, _mm512_maskz_shuffle_i32x4(kAll, x, y, 0x88));
+            _mm512_storeu_si512(to + (j + 4) * kBlock,
+                                _mm512_maskz_shuffle_i32x4(kAll, x, y, 0xdd));
+        }
     }
     static void put_keys(uint32_t* to, const char* const* rows, int64_t offset, int64_t dim,
                          int count) {
         const int64_t words = dim / 2;
         for (int t = 0; t < count; t += kLanes, rows += kLanes, to += kLanes) {
             int64_t w = 0;
-            for (; w + 16 <= words; w += 16) put_words<4>(to, rows, offset, w);
-            for (; w + 4 <= words; w += 4) put_words<1>(to, rows, offset, w);
+            for (; w + 8 <= words; w += 8) turn_eight(to + w * kBlock, rows, offset + w * 4);
             for (; w < words; ++w)
                 for (int i = 0; i < kLanes; ++i)
                     __builtin_memcpy(to + w * kBlock + i, rows[i] + offset + w * 4, 4);

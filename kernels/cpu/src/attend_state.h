@@ -8,24 +8,33 @@ RS_INLINE int64_t state_size(int64_t dim) { return padded_dim(dim) + kStateExtra
 
 RS_INLINE float& state_max(float* state, int64_t dim) { return state[dim + 16]; }
 
-RS_INLINE void clear_state(float* state, int64_t size, int64_t dim) {
-    for (int64_t i = 0; i < size; ++i) state[i] = 0.0f;
+// Lane by lane, not with memset and memcpy: so few bytes take longer to call for than to move.
+RS_INLINE void clear_state(float* state, int64_t dim) {
+#pragma GCC unroll 2
+    for (int64_t i = 0; i < dim + 16; i += kLanes) store(state + i, vf{});
     state_max(state, dim) = -__builtin_inff();
+}
+
+RS_INLINE void copy_state(float* to, float* from, int64_t dim) {
+#pragma GCC unroll 2
+    for (int64_t i = 0; i < dim + 16; i += kLanes) store(to + i, load(from + i));
+    state_max(to, dim) = state_max(from, dim);
 }
 
 RS_INLINE void scale_state(float* state, int64_t dim, float factor) {
     for (int64_t i = 0; i < dim + 16; i += kLanes) store(state + i, load(state + i) * factor);
 }
 
-static void merge_state(float* total, const float* state, int64_t size, int64_t dim) {
-    const float a = total[dim + 16], b = state[dim + 16];
+RS_INLINE void merge_state(float* total, float* state, int64_t dim) {
+    const float a = state_max(total, dim), b = state_max(state, dim);
     if (b == -__builtin_inff()) return;
-    if (a == -__builtin_inff()) {
-        __builtin_memcpy(total, state, static_cast<size_t>(size) * sizeof(float));
-        return;
-    }
+    if (a == -__builtin_inff()) return copy_state(total, state, dim);
     const float best = a > b ? a : b;
-    const float keep = exp2_of(a - best), take = exp2_of(b - best);
+    vf factors = {};
+    factors[0] = a - best;
+    factors[1] = b - best;
+    factors = exp2_of(factors);
+    const float keep = factors[0], take = factors[1];
     for (int64_t i = 0; i < dim + 16; i += kLanes) {
         const vf kept = load(total + i) * keep;
         store(total + i, load(state + i) * take + kept);
