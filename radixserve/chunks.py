@@ -24,6 +24,7 @@ from radixserve.wire.messages import (
     ProgramRef,
     PromptScores,
     TokenOut,
+    joined,
 )
 from radixserve.wire.params import Constraint, SamplingParams
 from radixserve.wire.reasoning import Reasoning
@@ -42,7 +43,8 @@ class Request:
     sampled_logprobs: see Generate. belongs: it scores something of another request, which has been
     let in and has paid for the prompt before that. reasoning: how its outputs may reason; then the
     text spells the tags, whatever shows_special says, a constraint and stop strings hold for the
-    answer alone, and Usage counts the reasoning.
+    answer alone, and Usage counts the reasoning. is_whole: only the whole of it is of use, so that
+    its chunks may be few. follows: see Generate.
     """
 
     prompt: bytes
@@ -66,6 +68,8 @@ class Request:
     shows_special: bool = False
     keeps_stop: bool = False
     reasoning: Reasoning | None = None
+    is_whole: bool = False
+    follows: int = 0
 
 
 def of_key(bound: str, namespace: str) -> str:
@@ -189,8 +193,8 @@ class OutputText:
             index=self._index,
             text=self._text_of(ids, finished),
             ids=tuple(ids),
-            logprobs=_join(logprobs) if logprobs else None,
-            prompt_scores=(scores[0].start, _join([s.logprobs for s in scores]))
+            logprobs=joined(logprobs) if logprobs else None,
+            prompt_scores=(scores[0].start, joined([s.logprobs for s in scores]))
             if scores
             else None,
             cached_tokens=cached,
@@ -226,14 +230,6 @@ class OutputText:
             cache=finished.cache,
             embedding=finished.embedding,
         )
-
-
-def _join(parts: list[Logprobs]) -> Logprobs:
-    return Logprobs(
-        [value for part in parts for value in part.chosen],
-        [ids for part in parts for ids in part.top_ids],
-        [top for part in parts for top in part.top],
-    )
 
 
 def _spelt(renderer: Renderer, request: Request) -> frozenset[int]:

@@ -99,11 +99,13 @@ class Gateway:
         self._clients: dict[str, InFlight] = {}
         self._replies: dict[str, asyncio.Future[ControlReply]] = {}
         self._control_ids = itertools.count()
+        self._unsent: list[ToEngine] = []
         self._connect(channel, info, child)
 
     def _connect(self, channel: FrontChannel, info: Ready, child: Watched) -> None:
         self.info = info
         self._channel = channel
+        self._is_closed = False
         self._child = child
         self._last_sign = asyncio.get_running_loop().time()
         self._tasks = [self._spawn(self._receive()), self._spawn(self._watch())]
@@ -227,6 +229,8 @@ class Gateway:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._flush()
+        self._is_closed = True
         self._channel.close()
 
     def _check_engine(self) -> None:
@@ -264,7 +268,15 @@ class Gateway:
             self._send([Abort(rid) for rid in flight.open])
 
     def _send(self, messages: Sequence[ToEngine]) -> None:
-        if messages:
+        """With what else is sent in this turn of the loop, so that requests that are made together
+        arrive together."""
+        if messages and not self._unsent:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._unsent += messages
+
+    def _flush(self) -> None:
+        messages, self._unsent = self._unsent, []
+        if messages and not self._is_closed:
             self._channel.send(codec.encode(messages))
 
     async def _control(self, op: Any, **details: Any) -> ControlReply:

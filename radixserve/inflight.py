@@ -64,7 +64,7 @@ class InFlight:
         for event in events:
             match event:
                 case TokenOut():
-                    self._trail.tokens(index, len(event.ids), now)
+                    self._trail.tokens(index, len(event.ids), now, event.seconds)
                 case Finished():
                     del self.open[rid]
                     self._trail.end(index, self._outcome(event), counts_of(event), now)
@@ -158,6 +158,8 @@ def expand(request: Request, rids: Iterator[int]) -> list[Generate]:
             pooling=request.pooling,
             explain=request.explain_cache and index == 0,
             warm=request.warm and index == 0,
+            whole=request.is_whole,
+            follows=request.follows,
         )
         for index in range(params.n)
     ]

@@ -50,6 +50,7 @@ from radixserve.wire.messages import (
 )
 
 HEARTBEAT_SECONDS = 0.5
+FOLLOW_SECONDS = 0.002  # what a step waits for requests that follow others at once
 COMPILING_SECONDS = 0.005  # between two looks at the compiler while there is nothing to compute
 
 
@@ -162,13 +163,25 @@ class Loop:
         wait: float | None = 0
         if self._scheduler.idle and not self._launched:
             wait = COMPILING_SECONDS if self._gate.held else None
-        events: list[FromEngine] = []
-        for frame in self._channel.drain(wait):
-            for message in codec.decode_to_engine(frame):
-                events += self._handle(message)
+        due = self._scheduler.followers()
+        events, count = self._take(wait)
+        until = time.monotonic() + FOLLOW_SECONDS if count < due else 0.0
+        while count < due and time.monotonic() < until:
+            more, fresh = self._take(FOLLOW_SECONDS / 2)
+            events, count = events + more, count + fresh
         for generate, found in self._gate.ready():
             events += self._compiled(generate, found)
         return events
+
+    def _take(self, wait: float | None) -> tuple[list[FromEngine], int]:
+        """Handle what has arrived; also how many requests did."""
+        events: list[FromEngine] = []
+        count = 0
+        for frame in self._channel.drain(wait):
+            for message in codec.decode_to_engine(frame):
+                events += self._handle(message)
+                count += isinstance(message, Generate)
+        return events, count
 
     def _compiled(self, message: Generate, found: Guide | RequestError) -> list[FromEngine]:
         if isinstance(found, RequestError):

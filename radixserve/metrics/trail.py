@@ -89,16 +89,23 @@ class Trail:
     _lasts: dict[int, float] = field(default_factory=dict)
     _ends: dict[int, tuple[Outcome, Counts]] = field(default_factory=dict)
 
-    def tokens(self, index: int, count: int, now: float) -> None:
-        """Output `index` has `count` more tokens, all of which came now."""
+    def tokens(self, index: int, count: int, now: float, seconds: float = 0.0) -> None:
+        """Output `index` has `count` more tokens, the last of which came now and the first so many
+        seconds before."""
         if not count:
             return
         before = self._lasts.get(index)
+        if before is None and seconds:
+            self._tell(index, 1, None, now - seconds)
+            self._tell(index, count - 1, seconds / max(1, count - 1), now)
+        else:
+            self._tell(index, count, None if before is None else (now - before) / count, now)
+
+    def _tell(self, index: int, count: int, gap: float | None, now: float) -> None:
         self._lasts[index] = self.last = now
         self.produced += count
         if self.first is None:
             self.first = now
-        gap = None if before is None else (now - before) / count
         for recorder in self.recorders:
             recorder.produced(self, count, gap)
 

@@ -20,6 +20,7 @@ T = TypeVar("T")
 LARGE = 256 * 1024  # bytes or characters
 MANY = 10_000  # values
 _THREADS = 2
+_NUMBERS = {int}
 
 _for_large = ThreadPoolExecutor(_THREADS, thread_name_prefix="large-body")
 
@@ -44,7 +45,8 @@ def is_large(body: object) -> bool:
             count += len(value)
             if count > MANY:
                 return True
-            left += value if isinstance(value, list | tuple) else [*value, *value.values()]
+            inside = value if isinstance(value, list | tuple) else (*value, *value.values())
+            left += inside if set(map(type, inside)) != _NUMBERS else ()
         if size > LARGE:
             return True
     return False

@@ -29,20 +29,29 @@ from radixserve.wire.params import Constraint
 
 # A large schema takes seconds of an interpreter that streams share: two at once, and no other work
 # waits behind them.
+MAX_FOUND = 64
 _for_checks = ThreadPoolExecutor(2, thread_name_prefix="grammar-check")
+_found: dict[tuple[object, Constraint], Constraint] = {}  # lately: most requests repeat one
 _running: dict[tuple[object, Constraint], Future[Constraint]] = {}
 _lock = threading.RLock()
 
 
 def start(
-    calls: Calls, requests: Sequence[Request], name: str, wishes: Sequence[Wish | None]
+    calls: Calls,
+    requests: Sequence[Request],
+    name: str,
+    wishes: Sequence[Wish | None],
+    *,
+    whole: bool = False,
 ) -> Numbered:
-    """calls.start() of requests[i] under wishes[i].
+    """calls.start() of requests[i] under wishes[i]. whole: see Request.is_whole.
 
     Raises InvalidRequest before the first chunk where a wish cannot be granted. Outputs of a judged
     wish end with finish.violations; other outputs of the call wait while one is judged. Those of a
     wish that tells of fields end with finish.fields.
     """
+    if whole:
+        requests = [replace(each, is_whole=True) for each in requests]
     if not any(wishes):
         return calls.start(requests, name)
     return _start(calls, requests, name, wishes)
@@ -94,12 +103,19 @@ async def _apart(work: Callable[[Constraint], Constraint], constraint: Constrain
     """work(constraint) in a thread, once for all who ask for it meanwhile."""
     key = (work, constraint)
     with _lock:
+        if key in _found:
+            return _found[key]
         future = _running.get(key)
         if future is None:
             future = _running[key] = _for_checks.submit(work, constraint)
             future.add_done_callback(lambda _: _running.pop(key, None))
     # Shielded: one who leaves does not take it from the others.
-    return await asyncio.shield(asyncio.wrap_future(future))
+    found = await asyncio.shield(asyncio.wrap_future(future))
+    with _lock:
+        _found[key] = found
+        if len(_found) > MAX_FOUND:
+            del _found[next(iter(_found))]
+    return found
 
 
 def _named(error: InvalidRequest, wishes: dict[Wish, Constraint]) -> InvalidRequest:

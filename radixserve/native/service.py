@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any
 
 from radixserve.errors import InvalidRequest
@@ -25,17 +26,20 @@ class NativeService:
         self.gateway = gateway
         self.calls = Calls(gateway)
 
-    async def generate(self, body: object) -> dict[str, Any] | list[dict[str, Any]]:
+    async def generate(
+        self, body: object, *, is_brief: bool = False, follows: int = 0
+    ) -> dict[str, Any] | list[dict[str, Any]]:
         """The whole answer: a list where a list came in or n > 1, ordered by prompt, then output.
 
-        Raises RequestError. Cancelling aborts what runs.
+        is_brief: there is little to tokenise and to check, so that a thread would take longer.
+        follows: see Generate. Raises RequestError. Cancelling aborts what runs.
         """
-        call, planned = await apart(body, self._prepare, body)
+        call, planned = self._prepare(body) if is_brief else await apart(body, self._prepare, body)
         if planned is not None:
             async with contextlib.aclosing(self.calls.start(planned.requests, call.name)) as chunks:
                 return await scored(planned, chunks)
         answers = _answers(call, self.gateway)
-        async with contextlib.aclosing(self._started(call)) as chunks:
+        async with contextlib.aclosing(self._started(call, follows)) as chunks:
             async for position, chunk in chunks:
                 answers[position][chunk.index].add(chunk)
         whole = [answer.whole() for row in answers for answer in row]
@@ -74,8 +78,13 @@ class NativeService:
         """The program makes no more calls; cache_salt, extra_key: of those that it made."""
         self.gateway.end_program(program, namespace(cache_salt, extra_key))
 
-    def _started(self, call: Call) -> Numbered:
-        return bound.start(self.calls, call.requests, call.name, call.wishes)
+    def _started(self, call: Call, follows: int | None = None) -> Numbered:
+        """follows: of a call whose answer is told as a whole."""
+        requests = call.requests
+        if follows:
+            requests = (replace(requests[0], follows=follows), *requests[1:])
+        whole = follows is not None
+        return bound.start(self.calls, requests, call.name, call.wishes, whole=whole)
 
     def _prepare(self, body: object) -> tuple[Call, Choosing | None]:
         call = prepare(body, self.gateway)

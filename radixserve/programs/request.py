@@ -21,6 +21,7 @@ from radixserve.lang.errors import GraphError
 from radixserve.lang.interpreter import Settings
 from radixserve.lang.sampling import RunDefaults, run_defaults
 from radixserve.native.fields import Name, Seconds, read
+from radixserve.programs.following import followers
 from radixserve.text.tokenizer import check_text
 
 MAX_RETRIES = 10
@@ -68,9 +69,11 @@ class ProgramLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What one body asks for. beside: what stands in the body of each call."""
+    """What one body asks for. beside: what stands in the body of each call. followers: see
+    followers()."""
 
     graph: Graph
+    followers: dict[str, int]
     arguments: dict[str, Any]
     settings: Settings
     timeout: float | None
@@ -92,7 +95,7 @@ def read_job(raw: object, limits: ProgramLimits) -> Job:
     if body.seed is not None and body.seed < 0:
         raise InvalidRequest("seed must be 0 or more", param="seed")
     try:
-        graph = _graph(body.program, limits.graph)
+        graph, behind = _graph(body.program, limits.graph)
         obj(body.arguments, "/arguments", graph.parameters, ())
         obj(body.sampling, "/sampling", (), _DEFAULTS)
         defaults = sampling(body.sampling, "/sampling").over(run_defaults({}))
@@ -100,6 +103,7 @@ def read_job(raw: object, limits: ProgramLimits) -> Job:
         raise as_invalid(error) from None
     return Job(
         graph=graph,
+        followers=behind,
         arguments=body.arguments,
         settings=Settings(defaults, body.stream and body.stream_text, body.seed),
         timeout=min((each for each in (body.timeout_s, limits.seconds) if each), default=None),
@@ -115,20 +119,25 @@ def read_job(raw: object, limits: ProgramLimits) -> Job:
     )
 
 
-def _graph(program: dict[str, Any], limits: GraphLimits) -> Graph:
+def _graph(program: dict[str, Any], limits: GraphLimits) -> tuple[Graph, dict[str, int]]:
     """Reading one takes milliseconds, and a program comes many times."""
     try:
         exact = marshal.dumps(program, _NO_REFERENCES)
     except ValueError:  # too deep, or not of JSON
         exact = b""
     if not 0 < len(exact) <= MAX_KEPT_BYTES:
-        return read_graph(program, "/program", limits)
+        return _read(program, limits)
     return _kept_graph(exact, limits)
 
 
 @lru_cache(maxsize=MAX_KEPT)
-def _kept_graph(exact: bytes, limits: GraphLimits) -> Graph:
-    return read_graph(marshal.loads(exact), "/program", limits)
+def _kept_graph(exact: bytes, limits: GraphLimits) -> tuple[Graph, dict[str, int]]:
+    return _read(marshal.loads(exact), limits)
+
+
+def _read(program: dict[str, Any], limits: GraphLimits) -> tuple[Graph, dict[str, int]]:
+    graph = read_graph(program, "/program", limits)
+    return graph, followers(graph)
 
 
 def as_invalid(error: GraphError) -> InvalidRequest:

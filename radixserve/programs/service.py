@@ -22,6 +22,9 @@ from radixserve.native.service import NativeService
 from radixserve.programs.request import Job
 from radixserve.programs.telling import Event, TellingCaller, Told
 
+BRIEF = 2048  # characters
+_LONG = {"tools", "choices", "calls"}  # parts that take longer than their text
+
 
 class ProgramService:
     """The two verbs run and stream. service: makes the calls. may_return: an engine that is gone
@@ -71,7 +74,7 @@ class ProgramService:
 
     def _open(self, job: Job, told: Told) -> Run:
         # Run takes backends of threads, too; on a loop it only uses the verbs of loops.
-        backend = cast("Backend", _LoopBackend(self._service, job.beside, self._may_return))
+        backend = cast("Backend", _LoopBackend(self._service, job, self._may_return))
         return Run(
             backend,
             job.settings,
@@ -91,24 +94,28 @@ class ProgramService:
 
 
 class _LoopBackend:
-    """The native dialect as a backend of this loop. beside: fields of each call. may_return: see
+    """The native dialect as a backend of this loop. job: whose calls come. may_return: see
     ProgramService."""
 
-    def __init__(self, service: NativeService, beside: dict[str, Any], may_return: bool) -> None:
+    def __init__(self, service: NativeService, job: Job, may_return: bool) -> None:
         self._service = service
-        self._beside = beside
+        self._job = job
         self._may_return = may_return
 
     async def agenerate(self, body: Body) -> Reply | list[Reply]:
         with self._told():
-            return await self._service.generate(body | self._beside)
+            return await self._service.generate(
+                body | self._job.beside,
+                is_brief=_is_brief(body),
+                follows=self._job.followers.get(body["program"]["call"], 0),
+            )
 
     async def achoose(self, body: Body) -> Reply:
         return cast("Reply", await self.agenerate(body))
 
     async def astream(self, body: Body) -> AsyncGenerator[Reply, None]:
         with self._told():
-            async with contextlib.aclosing(self._service.stream(body | self._beside)) as chunks:
+            async with contextlib.aclosing(self._service.stream(body | self._job.beside)) as chunks:
                 async for chunk in chunks:
                     yield chunk
 
@@ -124,6 +131,15 @@ class _LoopBackend:
             if self._may_return:
                 raise EngineAway(str(error)) from error
             raise
+
+
+def _is_brief(body: Body) -> bool:
+    """Most calls of a program add a few lines to ids that are known."""
+    if "stop_regex" in body["sampling_params"]:
+        return False
+    parts = body["input"]
+    texts = sum(len(part.get("text", "")) for part in parts)
+    return texts <= BRIEF and not any(part.keys() & _LONG for part in parts)
 
 
 def _name_winners(root: Interpreter, events: list[Event]) -> None:

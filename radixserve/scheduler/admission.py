@@ -8,10 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from radixserve.errors import ContextTooLong, InvalidRequest, QueueFull
+from radixserve.config.schema import ScheduleConfig
+from radixserve.errors import (
+    ConfigError,
+    ContextTooLong,
+    InvalidRequest,
+    QueueFull,
+    RequestError,
+)
 from radixserve.ints import ceil_div
+from radixserve.scheduler.outputs import finished
 from radixserve.scheduler.request import Request
-from radixserve.wire.messages import Generate
+from radixserve.wire.messages import Finished, FinishReason, Generate
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +41,24 @@ class Bounds:
         if waiting >= self.max_waiting:
             raise QueueFull(f"{waiting} requests are waiting; try again later")
         return allowed_new_tokens(message, self.context_len, self.capacity, self.vocab_size)
+
+    def refusal(self, message: Generate, waiting: int) -> Finished | None:
+        """The last word about a request that is not allowed."""
+        try:
+            self.allowed(message, waiting)
+        except RequestError as error:
+            return finished(message.rid, FinishReason.ERROR, error=error)
+        return None
+
+
+def check_budget(config: ScheduleConfig, page_size: int) -> None:
+    """Raises ConfigError where prompts could not advance beside decoding requests."""
+    if config.token_budget < config.max_running + page_size:
+        raise ConfigError(
+            f"token_budget ({config.token_budget}) must be at least max_running "
+            f"({config.max_running}) + page_size ({page_size}), so that prompts advance beside "
+            "decoding requests"
+        )
 
 
 def allowed_new_tokens(message: Generate, context_len: int, capacity: int, vocab_size: int) -> int:

@@ -6,7 +6,7 @@ the queue, steps, why.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 import msgspec
 
@@ -165,6 +165,12 @@ class RequestPages:
         return tokens | {"evicted_tokens": cache.evicted_tokens}
 
     @staticmethod
-    def own(request: Request) -> int:
-        """Pages that nobody else has."""
-        return 0 if request.lease is None else len(request.lease.own_pages)
+    def victim(running: Iterable[Request], planned: Container[str]) -> Request | None:
+        """Of those that no step names, launched or planned, the one that alone has most pages."""
+        victims = (r for r in running if not r.in_flight and r.rid not in planned)
+        return max(victims, key=lambda r: (_own(r), r.arrival), default=None)
+
+
+def _own(request: Request) -> int:
+    """Pages that nobody else has."""
+    return 0 if request.lease is None else len(request.lease.own_pages)

@@ -22,7 +22,7 @@ from radixserve.guide import Guide
 from radixserve.plan import Float64, Int32, SlotId
 from radixserve.scheduler.finish import Ending, FinishCheck
 from radixserve.wire.cache import CacheReport
-from radixserve.wire.messages import FinishReason, Generate
+from radixserve.wire.messages import FinishReason, Generate, TokenOut
 
 if TYPE_CHECKING:
     from radixserve.cache.lease import Lease
@@ -48,9 +48,11 @@ class Request:
         "check",
         "computed",
         "computed_tokens",
+        "cut",
         "failures",
         "forced",
         "guide",
+        "held_in",
         "in_flight",
         "key",
         "lease",
@@ -72,6 +74,8 @@ class Request:
         "slot",
         "standing",
         "told",
+        "untold",
+        "untold_since",
     )
 
     def __init__(
@@ -97,6 +101,8 @@ class Request:
         self.forced = 0  # output tokens that were not sampled
         self.opening_len = 0  # of those, the ones before the first sampled token
         self.told = 0  # output tokens that the executor knows of
+        self.untold: list[TokenOut] = []  # what the front is not told yet
+        self.untold_since = 0.0
         self.key = message.prompt  # of every known token when the request was queued
         self.prefill_len = self.prompt_len  # tokens to compute before the first decode row
         self.phase = Phase.WAITING
@@ -110,6 +116,8 @@ class Request:
         self.cached_tokens = 0
         self.computed_tokens = 0
         self.overtaken = 0
+        self.held_in = -1  # the step in which others computed a beginning for it
+        self.cut = 0  # where the beginning ends that it computes for others
         self.standing: Standing | None = None  # of its program, where programs count
         self.level = 0
         self.pooled: Float64 | None = None  # sum of the hidden states told so far

@@ -18,15 +18,16 @@ from collections.abc import Sequence
 from radixserve.cache.prefix import PrefixCache
 from radixserve.cache.retention import Owner
 from radixserve.config.schema import ScheduleConfig
-from radixserve.errors import ConfigError, RequestError
+from radixserve.errors import RequestError
 from radixserve.guide import Guide
 from radixserve.ints import round_down
 from radixserve.plan import SlotId, StepPlan, StepResult
 from radixserve.scheduler import progress
-from radixserve.scheduler.admission import Bounds
+from radixserve.scheduler.admission import Bounds, check_budget
 from radixserve.scheduler.batch import LaunchedStep, StepBuilder
 from radixserve.scheduler.finish import Ending, FinishCheck
-from radixserve.scheduler.outputs import Outputs, finished, on_wire
+from radixserve.scheduler.heads import Heads
+from radixserve.scheduler.outputs import Events, Outputs, finished, on_wire
 from radixserve.scheduler.pages import RequestPages
 from radixserve.scheduler.progress import Progress
 from radixserve.scheduler.queue import WaitingQueue
@@ -34,7 +35,6 @@ from radixserve.scheduler.request import Phase, Request
 from radixserve.wire.messages import (
     Finished,
     FinishReason,
-    FromEngine,
     Gauges,
     Generate,
     Logprobs,
@@ -58,12 +58,7 @@ class Scheduler:
         stop_ids: Sequence[int],
         token_bytes: Sequence[bytes],
     ) -> None:
-        if config.token_budget < config.max_running + cache.page_size:
-            raise ConfigError(
-                f"token_budget ({config.token_budget}) must be at least max_running "
-                f"({config.max_running}) + page_size ({cache.page_size}), so that prompts advance "
-                "beside decoding requests"
-            )
+        check_budget(config, cache.page_size)
         self._config = config
         self.cache = self._cache = cache
         self._pages = RequestPages(cache, config.reserve, may_pass=config.policy != "fcfs")
@@ -80,11 +75,12 @@ class Scheduler:
         self._closed: list[SlotId] = []
         self._arrivals = 0
         self._steps = 0
+        self._heads = Heads(self._pages.matched, cache.page_size, config.chunk)
         self._outputs = Outputs()
 
     # ---- verbs ----
 
-    def handle(self, message: Generate, guide: Guide | None = None) -> list[FromEngine]:
+    def handle(self, message: Generate, guide: Guide | None = None) -> Events:
         """Queue a request, or refuse it with its one Finished. guide: its constraint's."""
         try:
             allowed = self._bounds.allowed(message, len(self._waiting))
@@ -98,7 +94,7 @@ class Scheduler:
         self._requests[request.rid] = request
         self._waiting.arrive(request)
         self._pages.expect(request)
-        events: list[FromEngine] = [Started(request.rid)]
+        events: Events = [Started(request.rid)]
         if opening is not None:
             events += self._open_output(request, opening)
         return events
@@ -108,18 +104,14 @@ class Scheduler:
 
         held: requests that wait for theirs.
         """
-        try:
-            self._bounds.allowed(message, len(self._waiting) + held)
-        except RequestError as error:
-            return finished(message.rid, FinishReason.ERROR, error=error)
-        return None
+        return self._bounds.refusal(message, len(self._waiting) + held)
 
-    def abort(self, rid: str) -> list[FromEngine]:
+    def abort(self, rid: str) -> Events:
         """End a request wherever it is; nothing for one that is not here."""
         request = self._requests.get(rid)
         if request is None:
             return []
-        return [self._end(request, Ending(FinishReason.ABORT))]
+        return self._end(request, Ending(FinishReason.ABORT))
 
     def end_program(self, owner: Owner) -> None:
         """The program makes no more calls; those that are here go on."""
@@ -140,14 +132,11 @@ class Scheduler:
         for request in list(self._running):
             if request.computed >= request.prefill_len and request.phase is Phase.RUNNING:
                 self._plan_decode(builder, request)
-        for request in [r for r in self._running if r.computed < r.prefill_len]:
-            if self._may_prefill(builder):
-                assert request.lease is not None
-                before = request.computed
-                request.computed = self._cache.advance(request.lease, before)
-                self._outputs.count_cached(request, before, request.computed)
-                self._plan_chunk(builder, request)
+        unfinished = [r for r in self._running if r.computed < r.prefill_len]
+        self._go_on(builder, [r for r in unfinished if r.computed != r.cut])
         self._admit(builder)
+        # Behind those that go on from their cut: it writes to the page that they copy.
+        self._go_on(builder, [r for r in unfinished if r.computed == r.cut])
         if not len(builder):
             self._cache.end_step(step)
             return None
@@ -156,12 +145,12 @@ class Scheduler:
         closed, self._closed = tuple(self._closed), []
         return builder.build(closed)
 
-    def apply(self, result: StepResult) -> list[FromEngine]:
+    def apply(self, result: StepResult) -> Events:
         """Take the oldest launched step's result; returns what to tell the front."""
         launched = self._launched.popleft()
         assert launched.step == result.step, "steps are applied in the order of their launch"
         self._cache.end_step(launched.step)
-        events: list[FromEngine] = []
+        events: Events = []
         sampled = dict(zip(result.rows.tolist(), result.ids.tolist()))
         scores, hidden = iter(result.scores), iter(result.hidden)
         for index, row in enumerate(launched.rows):
@@ -178,7 +167,7 @@ class Scheduler:
                 events += self._outputs.score(request, scored_from, score)
             if states is not None:
                 request.add_hidden(states)
-            if computed_to == request.prefill_len:
+            if computed_to in (request.prefill_len, request.cut):
                 self._pages.commit(request, computed_to, computed_to)
             if samples:
                 request.told += 1
@@ -186,15 +175,15 @@ class Scheduler:
                 logprobs = None if values is None else on_wire(values)
                 events += self._take(request, sampled[index], logprobs)
             elif computed_to == request.prefill_len and not request.max_new_tokens:
-                events.append(self._end(request, request.after_prefill))
+                events += self._end(request, request.after_prefill)
         return events
 
-    def fail(self, error: Exception) -> list[FromEngine]:
+    def fail(self, error: Exception) -> Events:
         """A launched step failed: forget all launched steps and requeue the running requests once.
 
         What those steps published leaves the cache; requests that failed too often end.
         """
-        events: list[FromEngine] = []
+        events: Events = []
         steps = [launched.step for launched in self._launched]
         named = {row.request.rid: row.request for step in self._launched for row in step.rows}
         self._launched.clear()
@@ -208,7 +197,7 @@ class Scheduler:
             request.failures += request.rid in named
             if request.failures > self._config.step_retries:
                 self._waiting.remove(request)
-                events.append(self._finish(request, Ending(FinishReason.ERROR), error))
+                events += self._finish(request, Ending(FinishReason.ERROR), error)
         for step in steps:
             self._cache.end_step(step)
         if steps:
@@ -228,6 +217,10 @@ class Scheduler:
         rows = self._launched[-1].rows
         found = [row.request.guide for row in rows if row.samples]
         return found if any(found) else []
+
+    def followers(self) -> int:
+        """Requests that are to come at once behind what has ended, if they are worth a wait."""
+        return self._outputs.followers(len(self._running))
 
     @property
     def idle(self) -> bool:
@@ -272,12 +265,23 @@ class Scheduler:
                 return False
         return True
 
+    def _go_on(self, builder: StepBuilder, unfinished: list[Request]) -> None:
+        for request in unfinished:
+            if self._may_prefill(builder):
+                assert request.lease is not None
+                before = request.computed
+                request.computed = self._cache.advance(request.lease, before)
+                self._outputs.count_cached(request, before, request.computed)
+                self._plan_chunk(builder, request)
+
     def _plan_chunk(self, builder: StepBuilder, request: Request) -> None:
-        """The next chunk; its end is on a page border unless it ends the prefill."""
+        """The next chunk; it ends on a page border, at the request's cut or with the prefill."""
         assert request.lease is not None
         start, total = request.computed, request.prefill_len
         end = min(total, start + min(builder.budget, self._config.chunk))
-        if end < total:
+        if start < request.cut < end:
+            end = request.cut
+        elif end < total:
             end = round_down(end, self._cache.page_size)
         samples = end == total and request.wants_decode
         builder.copies.extend(request.lease.take_copies())
@@ -287,14 +291,18 @@ class Scheduler:
         request.launch(end, samples=samples)
 
     def _admit(self, builder: StepBuilder) -> None:
-        if not self._waiting or not self._free_slots or not self._may_prefill(builder):
-            return
         if builder.retracted:  # or the victim would be back at once
             return
-        is_short = self._pages.is_short_for(self._waiting.tokens)
-        for request in self._waiting.order(is_short=is_short):
+        if not (self._waiting and self._free_slots and self._may_prefill(builder)):
+            return
+        order = self._waiting.order(is_short=self._pages.is_short_for(self._waiting.tokens))
+        if not self._launched and self._config.policy != "fcfs":
+            self._heads.mark(order[: len(self._free_slots)], builder.step, builder.budget)
+        for request in order:
             if not self._free_slots or not self._may_prefill(builder):
                 return
+            if request.held_in == builder.step:
+                continue
             if not self._pages.take(request, self._running):
                 return
             self._waiting.admit(request)
@@ -314,9 +322,7 @@ class Scheduler:
 
     def _retract(self, builder: StepBuilder) -> bool:
         """Free pages for a decode row: retract who alone holds most. False: wait a step."""
-        planned = {id(row.request) for row in builder.rows}
-        victims = (r for r in self._running if not r.in_flight and id(r) not in planned)
-        victim = max(victims, key=lambda r: (self._pages.own(r), r.arrival), default=None)
+        victim = self._pages.victim(self._running, {row.request.rid for row in builder.rows})
         if victim is None:
             return False
         self._outputs.retractions += 1
@@ -326,7 +332,7 @@ class Scheduler:
 
     # ---- outputs ----
 
-    def _open_output(self, request: Request, found: Progress) -> list[FromEngine]:
+    def _open_output(self, request: Request, found: Progress) -> Events:
         """What a grammar forces before anything is sampled; it is computed with the prompt."""
         if found.ending is not None and request.wants_scores:
             request.max_new_tokens, request.after_prefill = 0, found.ending
@@ -336,26 +342,24 @@ class Scheduler:
         request.queue()
         return events
 
-    def _take(self, request: Request, token: int, values: Logprobs | None) -> list[FromEngine]:
+    def _take(self, request: Request, token: int, values: Logprobs | None) -> Events:
         """Its next token has been sampled."""
         if request.guide is not None:
             return self._advance(request, progress.sampled(request, token), values)
         ending = progress.ending_at(request, token)
         told = self._outputs.tokens(request, [token], 0, values)
-        return [told] if ending is None else [told, self._end(request, ending)]
+        return told if ending is None else told + self._end(request, ending)
 
-    def _advance(
-        self, request: Request, found: Progress, logprobs: Logprobs | None
-    ) -> list[FromEngine]:
+    def _advance(self, request: Request, found: Progress, logprobs: Logprobs | None) -> Events:
         """Append what has been found, and end the request or sample once more."""
-        events: list[FromEngine] = []
+        events: Events = []
         if found.ids:
-            events.append(self._outputs.tokens(request, found.ids, found.forced, logprobs))
+            events += self._outputs.tokens(request, found.ids, found.forced, logprobs)
             self._outputs.count_forced(request, found.forced)
         if found.error is not None:
-            events.append(self._end(request, Ending(FinishReason.ERROR), found.error))
+            events += self._end(request, Ending(FinishReason.ERROR), found.error)
         elif found.ending is not None:
-            events.append(self._end(request, found.ending))
+            events += self._end(request, found.ending)
         elif found.again:
             self._give_up_pages(request)
         return events
@@ -380,7 +384,7 @@ class Scheduler:
         self._closed.append(request.slot)
         request.slot = None
 
-    def _end(self, request: Request, ending: Ending, error: Exception | None = None) -> FromEngine:
+    def _end(self, request: Request, ending: Ending, error: Exception | None = None) -> Events:
         if request.phase is Phase.WAITING:
             self._waiting.remove(request)
         else:
@@ -389,9 +393,7 @@ class Scheduler:
                 self._pages.publish_and_drop(request)
         return self._finish(request, ending, error)
 
-    def _finish(
-        self, request: Request, ending: Ending, error: Exception | None = None
-    ) -> FromEngine:
+    def _finish(self, request: Request, ending: Ending, error: Exception | None = None) -> Events:
         request.phase = Phase.ENDED
         del self._requests[request.rid]
         self._waiting.ended(request)

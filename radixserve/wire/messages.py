@@ -12,6 +12,7 @@ Stats (the heartbeat). A request gets exactly one Finished, and nothing after it
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -49,7 +50,9 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     may stand before that; stop strings and patterns hold for what is behind it.
     pooling: Finished carries an embedding, the mean of the prompt's final hidden states or the last
     of them. explain: Finished tells where the match of the prompt ended, and why. warm: when it
-    ends, its prompt is kept first against eviction, as far as there is room for warm ones.
+    ends, its prompt is kept first against eviction, as far as there is room for warm ones. whole:
+    nobody reads it as it grows, so many of its tokens are told together. follows: requests that
+    come in the moment in which it has ended.
     """
 
     rid: str
@@ -68,6 +71,8 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     pooling: Pooling | None = None
     explain: bool = False
     warm: bool = False
+    whole: bool = False
+    follows: int = 0
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
@@ -125,6 +130,15 @@ class Logprobs(msgspec.Struct, frozen=True, array_like=True):
     top: list[list[float]]
 
 
+def joined(parts: Sequence[Logprobs]) -> Logprobs:
+    """Those of outputs that follow each other."""
+    return Logprobs(
+        [value for part in parts for value in part.chosen],
+        [ids for part in parts for ids in part.top_ids],
+        [top for part in parts for top in part.top],
+    )
+
+
 class Started(msgspec.Struct, frozen=True, tag="started"):
     """Nothing can refuse the request any more; it waits or runs."""
 
@@ -141,12 +155,14 @@ class PromptScores(msgspec.Struct, frozen=True, tag="scores"):
 
 class TokenOut(msgspec.Struct, frozen=True, omit_defaults=True, tag="tokens"):
     """New output tokens, in order. logprobs covers exactly these ids where they were asked for.
-    cached_tokens: of the prompt, told once, with the first that was sampled."""
+    cached_tokens: of the prompt, told once, with the first that was sampled. seconds: between the
+    first of them and the last."""
 
     rid: str
     ids: list[int]
     logprobs: Logprobs | None = None
     cached_tokens: int | None = None
+    seconds: float = 0.0
 
 
 class FinishReason(enum.StrEnum):

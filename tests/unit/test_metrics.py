@@ -56,6 +56,18 @@ def test_times_of_one_output() -> None:
     assert seen["requests_total{outcome=length}"] == 1
 
 
+def test_tokens_that_are_told_together_have_times_of_their_own() -> None:
+    metrics = Metrics()
+    trail = trail_of(metrics)
+    trail.tokens(0, 5, 103.0, 2.0)
+    trail.tokens(0, 4, 105.0, 1.5)
+    assert (trail.first, trail.last, trail.produced) == (101.0, 105.0, 9)
+    seen = scraped(metrics)
+    assert seen["time_to_first_token_seconds_sum"] == pytest.approx(1.0)
+    assert seen["inter_token_latency_seconds_count"] == 8
+    assert seen["inter_token_latency_seconds_sum"] == pytest.approx(4.0)
+
+
 def test_a_gap_falls_into_every_bucket_that_holds_it() -> None:
     metrics = Metrics()
     trail = trail_of(metrics)

@@ -36,7 +36,7 @@ class Message:
         """The answer. Raises RequestError; cancelling aborts what runs."""
         content = self._content()
         ended: Event = {}
-        async with contextlib.aclosing(self.asked.start(calls)) as chunks:
+        async with contextlib.aclosing(self.asked.start(calls, whole=True)) as chunks:
             async for _, chunk in chunks:
                 content.add(chunk.text, chunk.finish is not None)
                 if chunk.finish is not None:

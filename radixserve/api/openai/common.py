@@ -97,7 +97,7 @@ class Job:
     async def whole(self, calls: Calls) -> Event:
         """The answer. Raises RequestError; cancelling aborts what runs."""
         counts = Counts(self.requests, self.tokenizer)
-        async with contextlib.aclosing(self._started(calls)) as chunks:
+        async with contextlib.aclosing(self._started(calls, whole=True)) as chunks:
             async for position, chunk in chunks:
                 counts.add(position, chunk)
                 self.reply.add(position, chunk)
@@ -124,9 +124,9 @@ class Job:
         if self.head.show_usage or told:
             yield self._event([], counts.fields()) | told
 
-    def _started(self, calls: Calls) -> Numbered:
+    def _started(self, calls: Calls, *, whole: bool = False) -> Numbered:
         wishes = [self.wish] * len(self.requests)
-        return bound.start(calls, self.requests, self.head.rid, wishes)
+        return bound.start(calls, self.requests, self.head.rid, wishes, whole=whole)
 
     def _event(self, choices: list[Event], usage: Event | None) -> Event:
         event = self._object(self.reply.chunk_kind, choices)

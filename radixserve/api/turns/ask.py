@@ -85,9 +85,9 @@ class Asked:
             separates=self.separates,
         )
 
-    def start(self, calls: Calls) -> Numbered:
+    def start(self, calls: Calls, *, whole: bool = False) -> Numbered:
         """See bound.start."""
-        return bound.start(calls, [self.request], self.request.rid, [self.wish])
+        return bound.start(calls, [self.request], self.request.rid, [self.wish], whole=whole)
 
 
 def prepare(ask: Ask, gateway: Door) -> Asked:
