@@ -89,8 +89,7 @@ class Turn(str):
 
     def to_json(self) -> dict[str, Any]:
         """text, and calls with the arguments as objects."""
-        calls = [{"id": c.id, "name": c.name, "arguments": c.arguments} for c in self.calls]
-        return {"text": self.text, "calls": calls}
+        return {"text": self.text, "calls": [portable(call) for call in self.calls]}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, str):
@@ -115,6 +114,8 @@ def portable(value: Any) -> Any:
     match value:
         case Turn():
             return value.to_json()
+        case ToolCall():
+            return {"id": value.id, "name": value.name, "arguments": value.arguments}
         case list() | tuple() if type(value) in (list, tuple):
             return type(value)(portable(each) for each in value)
         case dict() if type(value) is dict:

@@ -154,6 +154,8 @@ def _use(use: Use) -> JSON:
     written: JSON = {"arg" if isinstance(use.source, str) else "ref": use.source}
     if use.item is not None:
         written["item"] = use.item
+    if use.part:
+        written["part"] = use.part
     if use.is_formatted:
         written["format"] = True
     return written

@@ -80,4 +80,5 @@ def _name(graph: Graph, use: Use) -> str:
         return use.source
     do = graph.steps[use.source].do
     name = str(getattr(do, "name", None) or "text")
-    return name if use.item is None else f"{name}[{use.item}]"
+    name = name if use.item is None else f"{name}[{use.item}]"
+    return f"{name}.{use.part}" if use.part else name

@@ -9,7 +9,7 @@ import keyword
 import math
 from typing import Any, NoReturn
 
-from radixserve.lang.compiled.values import Piece, Template, Use, Value, template
+from radixserve.lang.compiled.values import PARTS, Piece, Template, Use, Value, template
 from radixserve.lang.constraints import constraint
 from radixserve.lang.errors import GraphError
 from radixserve.lang.limits import bias, seconds
@@ -171,14 +171,17 @@ def _piece(data: object, at: str) -> Piece:
 
 def _use(data: object, at: str) -> Use:
     kind = "arg" if isinstance(data, dict) and "arg" in data else "ref"
-    given = obj(data, at, (kind,), ("item", "format"))
+    given = obj(data, at, (kind,), ("item", "format", "part"))
     pointer = f"{at}/{kind}"
     source = name(given[kind], pointer) if kind == "arg" else whole(given[kind], pointer)
     item = None if given.get("item") is None else whole(given["item"], f"{at}/item")
     is_formatted = given.get("format", False)
     if not isinstance(is_formatted, bool):
         fail(f"{at}/format", "format is true or false")
-    return Use(source, item, is_formatted)
+    part = given.get("part") or ""
+    if part and part not in PARTS:
+        fail(f"{at}/part", f"a part of a turn is {' or '.join(PARTS)}, not {part!r:.40}")
+    return Use(source, item, is_formatted, part)
 
 
 def _values(data: object, at: str, depth: int) -> list[Value]:

@@ -128,6 +128,8 @@ class _Steps:
                     fail(at, f"no parameter is called {use.source!r:.60}")
             elif not self._makes_value(use):
                 fail(at, f"step {use.source} is no earlier step that makes a value")
+            if use.part and not self._makes_turn(use):
+                fail(at, f"{use.part} is a part of a gen's turn that may call tools")
 
     def _makes_value(self, use: Use) -> bool:
         assert isinstance(use.source, int)
@@ -136,6 +138,13 @@ class _Steps:
         match self.steps[use.source].do:
             case Gen(name=str()) | Pick(name=str()) | ScopeEnd() | Thoughts() | WholeText():
                 return True
+            case _:
+                return False
+
+    def _makes_turn(self, use: Use) -> bool:
+        match use.source:
+            case int() as number:
+                return getattr(self.steps[number].do, "tools", None) is not None
             case _:
                 return False
 

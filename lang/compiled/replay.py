@@ -260,10 +260,10 @@ class Replay:
         else:
             value = (await self._places[use.source].value()).value
         if use.item is None:
-            return value
+            return _part_of(value, use)
         if not isinstance(value, list) or use.item >= len(value):
             raise MisusedValue(f"{self._what(use)} has no item {use.item}: {value!r:.100}")
-        return value[use.item]
+        return _part_of(value[use.item], use)
 
     def _what(self, use: Use) -> str:
         if isinstance(use.source, str):
@@ -304,6 +304,10 @@ def _finished(work: Coroutine[Any, Any, T]) -> T:
         return cast("T", done.value)
     work.close()
     raise ProgramError("a step waits for what nobody will do")
+
+
+def _part_of(value: Any, use: Use) -> Any:
+    return getattr(value, use.part) if use.part else value
 
 
 def _variable(do: Doing) -> str | None:

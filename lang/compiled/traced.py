@@ -10,6 +10,7 @@ program that does not do the same under both looks at texts that it should not.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import re
@@ -20,7 +21,7 @@ from typing import Any, NoReturn
 
 from radixserve.lang.compiled.graph import Doing, Step
 from radixserve.lang.compiled.handlers import is_caught, module_of
-from radixserve.lang.compiled.values import Piece, Template, Use, Value, template
+from radixserve.lang.compiled.values import PARTS, Piece, Template, Use, Value, template
 from radixserve.lang.errors import DynamicProgram
 from radixserve.lang.ir import Chain, Standin, is_text, items
 
@@ -112,13 +113,16 @@ for _verb, _names in _REFUSED.items():
         setattr(TracedValue, f"__{_name}__", _refusing(_verb))
 
 
-def _refuse_attribute(self: TracedValue, name: str) -> NoReturn:
+def _attribute(self: TracedValue, name: str) -> TracedValue:
     if name.startswith("__"):  # what Python looks for in any object
         raise AttributeError(name)
-    self._traced_recorder.refuse(f".{name} of {self._traced_label} is used")
+    part = self._traced_recorder.part(self, name) if name in PARTS else None
+    if part is None:
+        self._traced_recorder.refuse(f".{name} of {self._traced_label} is used")
+    return part
 
 
-setattr(TracedValue, "__getattr__", _refuse_attribute)  # noqa: B010 - mypy would allow any name
+setattr(TracedValue, "__getattr__", _attribute)  # noqa: B010 - mypy would allow any name
 
 
 def pieces_of(recorder: Recorder, value: Any) -> tuple[Piece, ...]:
@@ -226,10 +230,23 @@ class Recorder:
                 return value
         return self.refuse(f"{what} is {value!r}, which no graph can hold", at)
 
+    def part(self, value: TracedValue, name: str) -> TracedValue | None:
+        """The text or the calls of a turn; None where `value` is none."""
+        match value._traced_pieces:
+            case (Use(source=int() as number, is_formatted=False, part="") as use,) if (
+                getattr(self.steps[number].do, "tools", None) is not None
+            ):
+                pieces = (dataclasses.replace(use, part=name),)
+                return TracedValue(self, pieces, f"{value._traced_label}.{name}")
+            case _:
+                return None
+
     def is_text(self, value: TracedValue) -> bool:
         """Whether it will be a str, whatever comes."""
         match value._traced_pieces:
-            case (Use(source=int() as number, is_formatted=False),):
+            case (Use(part="text"),):
+                return True
+            case (Use(source=int() as number, is_formatted=False, part=""),):
                 do = self.steps[number].do
                 return getattr(do, "read", None) is None and getattr(do, "tools", None) is None
             case (Use(is_formatted=False),):
@@ -257,7 +274,7 @@ class Recorder:
 
 
 def formatted(piece: Piece) -> Piece:
-    return piece if isinstance(piece, str) else Use(piece.source, piece.item, is_formatted=True)
+    return piece if isinstance(piece, str) else dataclasses.replace(piece, is_formatted=True)
 
 
 def _user_frame() -> Any:

@@ -17,14 +17,17 @@ class Use:
 
     source: a parameter's name, or the number of the step that makes the value. item: of a list.
     is_formatted: it stands in a text as an f-string writes it; otherwise it must be a str there.
+    part: of a turn, its text or its calls; "" is the value itself.
     """
 
     source: str | int
     item: int | None = None
     is_formatted: bool = False
+    part: str = ""
 
 
 Piece = str | Use
+PARTS = ("text", "calls")  # of a turn
 
 
 @dataclass(frozen=True, slots=True)

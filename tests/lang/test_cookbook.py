@@ -19,6 +19,9 @@ CHECKS = {
     "self_consistency": lambda state: sum(votes for _, votes in state.ret_value) == 7,
     "async_service": lambda told: len(told[1]) == 5,
     "long_batch": lambda counts: counts == (12, 0),
+    "tools": lambda state: (
+        [each["role"] for each in state.messages()][:4] == ["system", "user", "assistant", "tool"]
+    ),
     "tested_program": lambda count: count == 4,
 }
 
