@@ -6,7 +6,7 @@ knows (its vocabulary, its context) it checks itself. Must not know: who says th
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Mapping
 
 Check = Callable[[str, object], None]
@@ -81,11 +81,12 @@ def bias(given: Mapping[int, float] | None) -> dict[int, float] | None:
 
 
 def seconds(timeout: float | None) -> float | None:
-    """A time that something may take: more than 0."""
+    """A time that something may take: finite and more than 0."""
     if timeout is None:
         return None
+    wrong = f"timeout must be a finite number of seconds above 0, not {timeout!r:.40}"
     if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-        raise TypeError(f"timeout must be a number of seconds, not {timeout!r}")
-    if not 0 < timeout < math.inf:
-        raise ValueError(f"timeout must be more than 0 seconds, not {timeout:g}")
+        raise TypeError(wrong)
+    if not 0 < timeout <= sys.float_info.max:
+        raise ValueError(wrong)
     return timeout

@@ -7,9 +7,11 @@ for nothing. Must not know: any one dialect, HTTP.
 from __future__ import annotations
 
 import difflib
+import functools
+import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
 
@@ -22,7 +24,7 @@ Refusals = Mapping[str, tuple[Any, ...]]
 Name = Annotated[str, msgspec.Meta(max_length=256)]
 Path = Annotated[str, msgspec.Meta(max_length=1024)]
 
-Seconds = Annotated[float, msgspec.Meta(gt=0)]
+Seconds = Annotated[float, msgspec.Meta(gt=0)]  # read() says what is wrong with others
 
 # Names for one thing, in this dialect or another.
 _ALIASES = (
@@ -70,8 +72,12 @@ def read(kind: type[T], body: object, *, refused: Refusals | None = None, at: st
         what = at or "the request body"
         raise InvalidRequest(f"{what} must be an object, not {_word(body)}", param=at or None)
     given: dict[str, Any] = {}
+    timed = _in_seconds(cast("Any", kind))
     for name, value in body.items():
         if value is None or _dropped(name, value, refused or {}, at):
+            continue
+        if name in timed:
+            given[name] = _seconds(value, _join(at, name))
             continue
         given[name] = int(value) if isinstance(value, float) and value.is_integer() else value
         if isinstance(given[name], int) and not -_INT64 <= given[name] < _INT64:
@@ -80,6 +86,27 @@ def read(kind: type[T], body: object, *, refused: Refusals | None = None, at: st
         return msgspec.convert(given, kind, str_keys=True)
     except msgspec.ValidationError as error:
         raise _named(str(error), at, kind) from None
+
+
+@functools.cache
+def _in_seconds(kind: Any) -> frozenset[str]:
+    """Fields of `kind` that are a Seconds or absent."""
+    fields = msgspec.structs.fields(kind)
+    return frozenset(each.encode_name for each in fields if each.type == Seconds | None)
+
+
+def _seconds(value: object, path: str) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            found = float(value)
+        except OverflowError:
+            found = math.inf
+        if 0 < found < math.inf:
+            return found
+    said = f"{value:g}" if isinstance(value, float) else repr(value)[:64]
+    raise InvalidRequest(
+        f"{path} must be a finite number of seconds above 0, not {said}", param=path
+    )
 
 
 def _dropped(name: str, value: object, refused: Refusals, at: str) -> bool:

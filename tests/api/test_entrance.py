@@ -357,9 +357,34 @@ def test_the_shorter_deadline_holds(gateway, path, asked, most, kept):
     assert gateway.requests[0].timeout_s == kept
 
 
-@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/generate"])
-@pytest.mark.parametrize("value", [0, -1, "5", True, [1]])
-def test_a_deadline_that_is_none_is_refused(gateway, path, value):
-    body = {CHAT: hello(), "/generate": TEXT}.get(path, {"prompt": "x"})
-    error = error_of(ask(gateway, path, body | {"timeout_s": value}), 400)
-    assert error["param"] == "timeout_s"
+PROGRAM = {
+    "radixserve_program": 1,
+    "steps": [{"do": "text", "text": "x"}, {"do": "gen", "name": "a"}],
+}
+TIMED = {
+    CHAT: hello(),
+    "/v1/completions": {"prompt": "x"},
+    "/v1/embeddings": {"input": "x"},
+    "/v1/messages": {"max_tokens": 4, "messages": [{"role": "user", "content": "x"}]},
+    "/v1/responses": {"input": "x"},
+    "/v1/programs": {"program": PROGRAM},
+    "/generate": TEXT,
+}
+
+
+@pytest.mark.parametrize("path", TIMED)
+def test_a_deadline_is_a_number_of_seconds_in_every_dialect(gateway, path):
+    for value in (0, -1, -1e308, "5", True, [1], 10**400):
+        response = ask(gateway, path, TIMED[path] | {"timeout_s": value})
+        assert response.status_code == 400, response.text
+        said = response.json()["error"]["message"]
+        assert said.startswith("timeout_s must be a finite number of seconds above 0, not "), said
+        assert len(said) < 200
+    assert not gateway.requests
+
+
+@pytest.mark.parametrize("path", TIMED)
+def test_a_deadline_may_be_as_far_away_as_a_number_can_be(gateway, path):
+    response = ask(gateway, path, TIMED[path] | {"timeout_s": 1e308}, request_timeout=9)
+    assert response.status_code == 200, response.text
+    assert {request.timeout_s for request in gateway.requests} == {9.0}

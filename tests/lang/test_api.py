@@ -30,6 +30,18 @@ def test_the_refusal_names_the_parameter():
         sgl.select("x", ["a"], temperature=0.5)
 
 
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), 10**400, True, "5"])
+def test_a_timeout_is_a_number_of_seconds(timeout):
+    program = sgl.function(lambda s: None)
+    for call in (
+        lambda: sgl.gen("x", timeout=timeout),
+        lambda: sgl.select("x", ["a"], timeout=timeout),
+        lambda: program.run(timeout=timeout, backend=sgl.Mock()),
+    ):
+        with pytest.raises((TypeError, ValueError), match="finite number of seconds above 0, not "):
+            call()
+
+
 @pytest.mark.parametrize(
     ("stop_regex", "error"), [("", ValueError), (["a", ""], ValueError), (3, TypeError)]
 )
