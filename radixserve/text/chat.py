@@ -236,6 +236,10 @@ class Blocks:
         """See RoleTexts.between."""
         return self._texts.between(_known_as(earlier), *_known_as((role,)))
 
+    def shows_as_json(self, earlier: Roles, role: AnyBlock) -> bool:
+        """See RoleTexts.shows_as_json."""
+        return self._texts.shows_as_json(_known_as(earlier), *_known_as((role,)))
+
     def generation_open(self, earlier: Roles) -> str:
         """What opens an assistant block that the model writes from its beginning."""
         return self._texts.generation_open(_known_as(earlier))

@@ -48,6 +48,7 @@ from radixserve.text.chat import Blocks, ChatTemplate
 from radixserve.text.choices import EncodedChoice, encode_choices
 from radixserve.text.conversation import Marks, map_strings, strings_in, unused_marks
 from radixserve.text.part_shapes import check_part, checked_choices, kind_of
+from radixserve.text.roles import json_text
 from radixserve.text.tokenizer import IdArray, Run, Tokenizer, check_text
 from radixserve.text.tool_calls import SYNTAXES, ToolSpeech
 from radixserve.text.tool_calls_prompt import ToldParts
@@ -153,6 +154,8 @@ class _Prompt:
         self._open: AnyBlock | None = None
         # The last closed block is a result: what closes it depends on what comes next.
         self._is_unclosed = False
+        # The open block is a result that the template writes as a JSON text.
+        self._is_quoted = False
         self._rendered = 0
         # The template puts BOS itself where its text comes first.
         self._adds_bos = True
@@ -226,7 +229,8 @@ class _Prompt:
         check_text(text)
         if text:
             self._begin_content()
-            self._add_run(Run(text, special=self._open is None))
+            shown = json_text(text) if self._is_quoted else text
+            self._add_run(Run(shown, special=self._open is None))
 
     def end_segment(self, border: object) -> None:
         if border is not True:
@@ -237,6 +241,7 @@ class _Prompt:
         role: AnyBlock = check_role(part["role_open"])
         if role == TOOL:
             role = result_block(part)
+            self._is_quoted = self._blocks.shows_as_json(self._roles, role)
         if self._open is not None:
             raise self._still_open()
         self._rendered += len(self._roles)
@@ -262,6 +267,7 @@ class _Prompt:
         if self._open is None or _role(self._open) != role:
             raise InvalidRequest(f"the open block is of role {_role(self._open)!r}, not {role!r}")
         self._begin_content()
+        self._is_quoted = False
         if role == TOOL:
             self._is_unclosed = True
         else:

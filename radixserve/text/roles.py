@@ -7,6 +7,7 @@ only ever appends. Must not know: jinja, tokens.
 from __future__ import annotations
 
 import functools
+import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from radixserve.errors import InvalidRequest
 from radixserve.text.blocks import ASSISTANT, AnyBlock, Block, Roles, check_role, role_of
 
-__all__ = ["MAX_BLOCKS", "MAX_ROLES", "RoleText", "RoleTexts", "Roles", "check_role"]
+__all__ = ["MAX_BLOCKS", "MAX_ROLES", "RoleText", "RoleTexts", "Roles", "check_role", "json_text"]
 
 # (roles, contents, add_generation_prompt) -> text; raises InvalidRequest where it refuses
 Render = Callable[[Roles, tuple[str, ...], bool], str]
@@ -49,6 +50,7 @@ class RoleTexts:
     def __init__(self, render: Render, written: str = "") -> None:
         self._render = render
         self._written = written
+        self._as_json: dict[str, bool] = {}
         # Drawn at random so that no template's own text and no user's can hold it.
         self._stem = f"\ufdd0{os.urandom(6).hex()}"
         self._layout = functools.lru_cache(maxsize=512)(self._rendered_layout)
@@ -70,6 +72,17 @@ class RoleTexts:
         """All that stands between the content of the last of `earlier` and that of `role`, where
         what closes that block depends on what comes behind it."""
         return self._checked_ends(earlier, role)[0]
+
+    def shows_as_json(self, earlier: Roles, role: AnyBlock) -> bool:
+        """Whether the template writes the content of such a block as a JSON text, without its
+        quotes (those it writes itself)."""
+        kind = role_of(role)
+        if kind not in self._as_json:
+            probe = f'{self._stem}"\n{self._stem}'
+            contents = (*("x" for _ in earlier), probe)
+            text = self._render((*earlier, role), contents, False)
+            self._as_json[kind] = probe not in text and json_text(probe) in text
+        return self._as_json[kind]
 
     def generation_open(self, earlier: Roles) -> str:
         """What opens an assistant block that the model is to write from its beginning: the
@@ -168,6 +181,11 @@ class RoleTexts:
                 )
             texts.append(before)
         return (*texts, rest)
+
+
+def json_text(text: str) -> str:
+    """`text` as it stands between the quotes of a JSON text."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def _has_called(block: AnyBlock) -> bool:

@@ -14,6 +14,7 @@ from radixserve.native.service import NativeService
 from tests.api.talk import CHAT, answered
 from tests.api.test_tools_prompt import QWEN, SPELT, renderer_of
 from tests.api.tool_talk import CALL, NOW, NOW_CALL, TOOLS, WEATHER, Turns
+from tests.chat_templates import DEFAULT_SYSTEM, FOLDING, TRIMMING
 
 # Results of one turn in one block, as Qwen's template has them.
 GROUPED = (
@@ -55,7 +56,19 @@ ALTERNATING = (
     "{%- endif %}{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}"
     "{%- endif %}"
 )
-TEMPLATES = {"grouped": GROUPED, "qwen": QWEN, "alternating": ALTERNATING}
+# Tools in the first turn, results as JSON texts, as Llama's template has them.
+QUOTED = (
+    "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\n' }}"
+    "{%- if loop.first and tools %}{%- for tool in tools %}{{- tool | tojson + '\n' }}{%- endfor %}"
+    "{%- endif %}{%- if message.role == 'tool' %}{{- message.content | tojson }}"
+    '{%- elif message.tool_calls %}{{- \'{"name": "\' + message.tool_calls[0].function.name }}'
+    "{{- '\", \"parameters\": ' + message.tool_calls[0].function.arguments | tojson + '}' }}"
+    "{%- else %}{{- message.content }}{%- endif %}{{- '<|im_end|>\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"
+    "{#- <|python_tag|> #}"
+)
+TEMPLATES = {"quoted": QUOTED, "trimming": TRIMMING, "folding": FOLDING, "default": DEFAULT_SYSTEM,
+             "grouped": GROUPED, "qwen": QWEN, "alternating": ALTERNATING}  # fmt: skip
 
 
 class Link:
@@ -84,7 +97,7 @@ def talk(s, turns, tools, system=None, **options):
     for _ in range(turns):
         s += rs.assistant(rs.gen("step", tools=tools, max_tokens=400, temperature=0.5, **options))
         for call in s["step"].calls:
-            s += rs.tool(call, "sunny<|im_end|>")
+            s += rs.tool(call, 'é "sunny"\n<|im_end|>.')
         if not s["step"].calls:
             s += rs.user("and now?")
 
@@ -116,8 +129,11 @@ TALKS: dict[str, tuple[list[str], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", TALKS)
 def test_a_program_asks_what_chat_asks(any_renderer, name):
     """Message by message: the prompt to the token, the constraint, and what is heard."""
-    if name == "two calls" and any_renderer.chat.tool_text in (QWEN, ALTERNATING):
+    template = any_renderer.chat.tool_text
+    if name == "two calls" and template in (QWEN, ALTERNATING, QUOTED):
         pytest.skip("the script writes what stands between calls another way")
+    if name == "an answer by schema" and template == QUOTED:
+        pytest.skip("calls then begin with a mark, which the template does not show")
     turns, options = TALKS[name]
     turns = [said_by(any_renderer, each) for each in turns]
     gateway = Turns(any_renderer, context_len=8192)

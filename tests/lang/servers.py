@@ -104,9 +104,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
+def text_of(content):
+    """The text of a message, of its blocks where it has some."""
+    if isinstance(content, str):
+        return content
+    return " ".join(each.get("text") or each.get("content") or "" for each in content)
+
+
 def answer_to(messages):
     """The last word of the last message, twice, as what a begun assistant message goes on with."""
-    words = messages[-1]["content"].split() or ["nothing"]
+    words = text_of(messages[-1]["content"] or "").split() or ["nothing"]
     return f"{words[-1]} {words[-1]}"
 
 
@@ -115,7 +122,7 @@ class Anthropic(Scripted):
 
     FIELDS = frozenset(
         {"model", "messages", "system", "max_tokens", "stop_sequences", "stream", "temperature",
-         "top_p", "top_k", "metadata"}
+         "top_p", "top_k", "metadata", "tools", "tool_choice"}
     )  # fmt: skip
 
     def reply(self, path, body):
@@ -138,6 +145,10 @@ class Anthropic(Scripted):
         }
         ends = {"stop_reason": reason, "stop_sequence": stop}
         content = [{"type": "text", "text": text}]
+        used = self.used(body)
+        if used is not None:
+            content.append(used)
+            ends["stop_reason"] = "tool_use"
         message = {"id": "msg_1", "type": "message", "role": "assistant", "usage": usage}
         if not body.get("stream"):
             return 200, {**message, "content": content, **ends}
@@ -155,8 +166,32 @@ class Anthropic(Scripted):
                 for piece in (text[:half], text[half:])
             ),
             {"type": "content_block_stop", "index": 0},
+            *self.streamed(used),
             {"type": "message_delta", "delta": ends, "usage": {"output_tokens": 2}},
             {"type": "message_stop"},
+        ]
+
+    @staticmethod
+    def used(body):
+        """A call of the first tool where one must come: its first argument is "red"."""
+        if body.get("tool_choice", {}).get("type") not in ("any", "tool"):
+            return None
+        tool = body["tools"][0]
+        [name, *_] = tool["input_schema"]["properties"]
+        return {"type": "tool_use", "id": "toolu_1", "name": tool["name"], "input": {name: "red"}}
+
+    @staticmethod
+    def streamed(used):
+        if used is None:
+            return []
+        text = json.dumps(used["input"])
+        deltas = [
+            {"type": "input_json_delta", "partial_json": each} for each in ("", text[:4], text[4:])
+        ]
+        return [
+            {"type": "content_block_start", "index": 1, "content_block": {**used, "input": {}}},
+            *({"type": "content_block_delta", "index": 1, "delta": delta} for delta in deltas),
+            {"type": "content_block_stop", "index": 1},
         ]
 
     @staticmethod
@@ -170,7 +205,8 @@ class OpenAI(Scripted):
     CHAT = frozenset(
         {"model", "messages", "max_completion_tokens", "temperature", "top_p", "n", "stop", "seed",
          "frequency_penalty", "presence_penalty", "logit_bias", "logprobs", "top_logprobs",
-         "response_format", "stream", "stream_options"}
+         "response_format", "stream", "stream_options", "tools", "tool_choice",
+         "parallel_tool_calls"}
     )  # fmt: skip
 
     def reply(self, path, body):
@@ -181,16 +217,41 @@ class OpenAI(Scripted):
         text = answer_to(body["messages"])
         usage = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
         usage["prompt_tokens_details"] = {"cached_tokens": 3}
+        calls = self.called(body)
         if not body.get("stream"):
-            message = {"role": "assistant", "content": text, "refusal": None}
+            message = {"role": "assistant", "content": text, "refusal": None, **calls}
             choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
             return 200, {"id": "c", "choices": [choice], "usage": usage}
-        deltas = [{"role": "assistant", "content": ""}, *({"content": c} for c in text), {}]
+        deltas = [{"role": "assistant", "content": ""}, *({"content": c} for c in text)]
+        for i, call in enumerate(calls.get("tool_calls", ())):
+            begun = {**call, "index": i, "function": {**call["function"], "arguments": ""}}
+            rest = [
+                {"index": i, "function": {"arguments": each}}
+                for each in call["function"]["arguments"]
+            ]
+            deltas += [{"tool_calls": [each]} for each in (begun, *rest)]
+        deltas.append({})
         chunks = [
             {"choices": [{"index": 0, "delta": delta, "finish_reason": None if delta else "stop"}]}
             for delta in deltas
         ]
         return 200, [*chunks, {"choices": [], "usage": usage}, "[DONE]"]
+
+    @staticmethod
+    def called(body):
+        """A call of each tool that may be called, where one must come."""
+        if body.get("tool_choice", "none") in ("none", "auto"):
+            return {}
+        return {
+            "tool_calls": [
+                {
+                    "id": f"call_{i}",
+                    "type": "function",
+                    "function": {"name": tool["function"]["name"], "arguments": '{"a": "b"}'},
+                }
+                for i, tool in enumerate(body["tools"])
+            ]
+        }
 
 
 class Native(Scripted):

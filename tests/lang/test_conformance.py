@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import typing
 from dataclasses import dataclass, field
 
 import pytest
@@ -13,7 +14,8 @@ GREEDY = {"temperature": 0, "max_new_tokens": 6}
 
 @dataclass
 class Subject:
-    """can: text (outside of roles), roles, select, n, prefill, logprobs, regex, json, seed, ids."""
+    """can: text (outside of roles), roles, select, n, prefill, logprobs, regex, json, seed, ids,
+    tools."""
 
     backend: object
     can: set[str]
@@ -21,7 +23,9 @@ class Subject:
     is_mock: bool = False
 
 
-OURS = {"text", "roles", "select", "n", "prefill", "logprobs", "regex", "json", "seed", "ids"}
+OURS = {
+    "text", "roles", "select", "n", "prefill", "logprobs", "regex", "json", "seed", "ids", "tools",
+}  # fmt: skip
 NAMES = [
     "mock",
     "engine",
@@ -42,14 +46,20 @@ METHODS = [
 ]
 
 
+def twice(prompt, body):
+    if body.get("tool_choice") == "required":
+        return sgl.Turn("", [sgl.ToolCall("paint", {"colour": "red"})])
+    return prompt[-1:] * 2
+
+
 def build(name, request):
     fixture = request.getfixturevalue
     key = {"api_key": "none", "extras": True}
     match name:
         case "mock":
-            return Subject(sgl.Mock(lambda prompt: prompt[-1:] * 2), OURS, is_mock=True)
+            return Subject(sgl.Mock(twice), OURS, is_mock=True)
         case "recorder":
-            mock = sgl.Mock(lambda prompt: prompt[-1:] * 2)
+            mock = sgl.Mock(twice)
             return Subject(sgl.Recorder(mock), OURS, is_mock=True)
         case "recorded engine":
             return Subject(sgl.Recorder(fixture("tiny_engine")), OURS)
@@ -59,7 +69,7 @@ def build(name, request):
             return Subject(sgl.RuntimeEndpoint(fixture("tiny_server")), OURS)
         case "chat":
             url = fixture("tiny_server") + "/v1"
-            can = {"roles", "n", "prefill", "logprobs", "regex", "json", "seed"}
+            can = {"roles", "n", "prefill", "logprobs", "regex", "json", "seed", "tools"}
             return Subject(sgl.OpenAI("tiny", base_url=url, **key), can)
         case "completions":
             url = fixture("tiny_server") + "/v1"
@@ -67,11 +77,12 @@ def build(name, request):
             return Subject(sgl.OpenAI("tiny", False, base_url=url, **key), can)
         case "strict chat":
             url = fixture("tiny_server") + "/v1"
-            can = {"roles", "n", "logprobs", "json", "seed"}
+            can = {"roles", "n", "logprobs", "json", "seed", "tools"}
             return Subject(sgl.OpenAI("tiny", base_url=url), can)
         case _:
             url = fixture("anthropic_server").url
-            return Subject(sgl.Anthropic("m", base_url=url, api_key="k"), {"roles", "prefill"})
+            can = {"roles", "prefill", "tools"}
+            return Subject(sgl.Anthropic("m", base_url=url, api_key="k"), can)
 
 
 @pytest.fixture(scope="session", params=NAMES)
@@ -259,3 +270,37 @@ def test_a_refusal_of_the_backend_surfaces(subject):
     with pytest.raises(Exception, match=r"context|token|length|long") as caught:
         program_for(subject).run("dog " * 20000, backend=subject.backend)
     assert caught.value.status == 400
+
+
+def paint(colour: typing.Literal["red", "blue"]) -> str:
+    """Paint it."""
+    return f"painted {colour}"
+
+
+@sgl.function
+def painter(s):
+    s += sgl.system("be brief") + sgl.user("paint")
+    s += sgl.assistant(
+        sgl.gen("call", tools=[paint], tool_choice="required", parallel_tool_calls=False)
+    )
+    [call] = s["call"].calls
+    s += sgl.tool(call, call.run())
+    s += sgl.assistant(sgl.gen("said", tool_choice="none", max_tokens=4))
+    s += sgl.user("go on") + sgl.assistant(sgl.gen("more", max_tokens=4))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tools(subject, stream):
+    with refused(subject, "tools"):
+        options = {"temperature": 0, "max_new_tokens": 90, "stream": stream}
+        state = painter.run(backend=subject.backend, **options)
+        [call] = state["call"].calls
+        assert call.name == "paint"
+        assert call.arguments["colour"] in ("red", "blue")
+        assert call.id
+        roles = [each["role"] for each in state.messages()]
+        assert roles == ["system", "user", "assistant", "tool", "assistant", "user", "assistant"]
+        told = state.messages()[3]
+        assert (told["content"], told["tool_call_id"]) == (call.run(), call.id)
+        assert isinstance(state["said"], sgl.Turn)
+        assert state["said"].calls == ()
