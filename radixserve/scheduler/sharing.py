@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 from radixserve.plan import Int32, SharedGroup
 
+Places = npt.NDArray[np.intp]
+
 MIN_TOKENS = 64
 """Shared tokens, beyond those of the group around it, that make a group of two pay: joining the
 partial results costs a row about as much as reading a handful of tokens."""
@@ -40,56 +42,68 @@ def shared_groups(
     among = _sharing(usable, page_indptr, page_indices, least)
     if not len(among):
         return ()
-    usable = usable[among]
-    stride = 1 + int(usable.sum()) // MAX_LOOKED_AT
-    counts = usable // stride
+    counts = usable[among]
+    stride = 1 + int(counts.sum()) // MAX_LOOKED_AT
+    counts //= stride
     reached = np.cumsum(counts, dtype=np.int32)
     total = int(reached[-1])
     if not total:
         return ()
     begins = page_indptr[among]
-    ordinals = np.arange(total, dtype=np.int32)
-    ordinals -= np.repeat(reached - counts, counts)
-    places = ordinals if stride == 1 else ordinals * stride + (stride - 1)
-    pages = np.take(page_indices, np.repeat(begins, counts) + places)
+    looked_at = np.arange(stride - 1, total * stride, stride, dtype=np.int32)
+    looked_at += np.repeat(begins - (reached - counts) * stride, counts)
+    pages = np.take(page_indices, looked_at)
     # How many rows have a page falls along each path; where it does, a group ends.
     holders = np.take(np.bincount(pages), pages)
-    is_last = np.ones(total, np.bool_)
-    np.logical_or(holders[1:] != holders[:-1], ordinals[1:] == 0, out=is_last[:-1])
-    ends = np.flatnonzero(is_last & (holders > 1))
+    is_last = np.empty(total, np.bool_)
+    np.not_equal(holders[1:], holders[:-1], out=is_last[:-1])
+    is_last[reached - 1] = True
+    ends = np.flatnonzero(is_last)
+    ends = ends[holders[ends] > 1]
     rows = np.searchsorted(reached, ends, side="right")
-    order = np.lexsort((rows, pages[ends], places[ends]))
-    ends, rows = ends[order], among[rows[order]]
-    return tuple(_worthy(rows.tolist(), holders[ends].tolist(), places[ends].tolist(), least))
+    last_places = looked_at[ends] - begins[rows]
+    return tuple(_worthy(among[rows], last_places, pages[ends], holders[ends], least))
 
 
-def _sharing(
-    usable: Int32, page_indptr: Int32, page_indices: Int32, least: int
-) -> npt.NDArray[np.intp]:
+def _sharing(usable: Int32, page_indptr: Int32, page_indices: Int32, least: int) -> Places:
     """The rows that share so many pages with another: no others can be in a group that pays."""
     reaching = np.flatnonzero(usable >= least)
     pages = page_indices[page_indptr[reaching] + (least - 1)]
-    if not len(pages):
-        return reaching
-    return reaching[np.bincount(pages)[pages] > 1]
+    order = np.argsort(pages)
+    pages = pages[order]
+    is_same = pages[1:] == pages[:-1]
+    shares = np.zeros(len(reaching), np.bool_)
+    shares[order[1:]] = is_same
+    shares[order[:-1]] |= is_same
+    return reaching[shares]
 
 
 def _worthy(
-    rows: list[int], sizes: list[int], last_pages: list[int], least: int
+    rows: Places, last_places: Int32, last_pages: Int32, sizes: Places, least: int
 ) -> list[SharedGroup]:
-    """The groups that reach far enough beyond those around them.
+    """The groups that reach far enough beyond those around them, outer ones first.
 
-    The three lists have one entry for each row of each group, a group's side by side and outer
-    groups first: the row, how many the group has, the place of its last page.
+    The arrays have one entry for each row of each group, by row and then by place: the row, the
+    place and the id of the group's last page, how many rows the group has.
     """
-    begins: dict[int, int] = {}
+    order = np.lexsort((last_pages, last_places))
+    firsts = [0]
+    listed = sizes[order].tolist()
+    while firsts[-1] < len(listed):
+        firsts.append(firsts[-1] + listed[firsts[-1]])
+    # The entry before is of the group around, where it is of the same row.
+    group_of = np.empty(len(rows), np.intp)
+    group_of[order] = np.repeat(np.arange(len(firsts) - 1), np.diff(firsts))
+    first = order[firsts[:-1]]
+    around = np.where((first > 0) & (rows[first] == rows[first - 1]), group_of[first - 1], -1)
+    members, ends = rows[order].tolist(), (last_places[first] + 1).tolist()
+    reached = [0] * len(firsts)  # by group; the last is of none
     groups = []
-    at = 0
-    while at < len(rows):
-        members = rows[at : at + sizes[at]]
-        begin, end = begins.get(members[0], 0), last_pages[at] + 1
-        at += len(members)
+    for group, (outer, end) in enumerate(zip(around.tolist(), ends)):
+        begin = reached[outer]
+        reached[group] = begin
         if end - begin >= least:
-            begins.update(dict.fromkeys(members, end))
-            groups.append(SharedGroup(tuple(members), begin, end))
+            reached[group] = end
+            of_group = members[firsts[group] : firsts[group + 1]]
+            groups.append(SharedGroup(tuple(of_group), begin, end))
     return groups
