@@ -146,6 +146,7 @@ class _Prompt:
         self._written = "" if speech.is_described else speech.syntax.written
         self._tools: list[dict[str, Any]] | None = None
         self._marks: Marks | None = None
+        self._known_blocks: Blocks | None = None
         self._pieces: list[IdArray] = []
         self._length = 0
         self._segments: list[Segment] = []
@@ -168,7 +169,9 @@ class _Prompt:
 
     @property
     def _blocks(self) -> Blocks:
-        return self._chat.blocks(self._tools, self._written)
+        if self._known_blocks is None:
+            self._known_blocks = self._chat.blocks(self._tools, self._written)
+        return self._known_blocks
 
     def add(self, kind: str, part: Mapping[str, Any]) -> None:
         match kind:

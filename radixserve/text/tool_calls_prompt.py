@@ -96,7 +96,7 @@ class ToldParts:
 
     def __init__(self, syntax: Syntax) -> None:
         self._syntax = syntax
-        self._words = ""  # of the tools, until the first block is there to tell them
+        self._untold: Tools = ()  # until the first block is there to tell them
         self._open: str | None = None
         self._has_content = False
         self._is_unclosed = False  # a block of results, and more may follow
@@ -104,13 +104,13 @@ class ToldParts:
     @property
     def is_told(self) -> bool:
         """The tools stand in the prompt."""
-        return not self._words
+        return not self._untold
 
     def plain(self, kind: str, part: Mapping[str, Any]) -> list[Part]:
         """What stands for `part`, of that kind."""
         match kind:
             case "tools":
-                self._words = description(part["tools"], self._syntax)
+                self._untold = part["tools"]
                 return []
             case "role_open":
                 return self._opened(part["role_open"])
@@ -132,7 +132,7 @@ class ToldParts:
         """Ids of a prompt that this made before: its tools stand in them."""
         self._has_content = True
         if part.get("roles") or part.get("open") is not None:
-            self._words, self._open = "", part.get("open")
+            self._untold, self._open = (), part.get("open")
         return {name: value for name, value in part.items() if name != "called"}
 
     def _opened(self, role: object) -> list[Part]:
@@ -140,7 +140,7 @@ class ToldParts:
             self._is_unclosed, self._open = False, "tool"
             return [{"text": f"\n{RESULT}\n"}]
         parts = self.rest()
-        if self._words and role not in ("system", "developer"):
+        if self._untold and role not in ("system", "developer"):
             parts += [{"role_open": "system"}, *self._told(), {"role_close": "system"}]
         self._open, self._has_content = str(role), False
         if role == "tool":
@@ -154,9 +154,9 @@ class ToldParts:
             self._is_unclosed = True
             return [{"text": f"\n{RESULT_END}"}]
         gap = [{"text": "\n\n"}] if self._has_content else []
-        words = [*gap, *self._told()] if self._words and role in ("system", "developer") else []
+        words = [*gap, *self._told()] if self._untold and role in ("system", "developer") else []
         return [*words, {"role_close": role}]
 
     def _told(self) -> list[Part]:
-        words, self._words = self._words, ""
-        return [{"text": words}]
+        tools, self._untold = self._untold, ()
+        return [{"text": description(tools, self._syntax)}]
