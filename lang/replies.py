@@ -59,7 +59,8 @@ def _read_output(reply: object) -> Generated:
         _malformed(f"finish_reason is {reason!r} in a final reply")
     if reason.get("type") == "abort":
         message = str(reason.get("message") or "the call was aborted")
-        raise BackendError(499, "cancelled", message)
+        code = str(reason.get("err_type") or "cancelled")
+        raise BackendError(int(reason.get("status_code") or 499), code, message)
     try:
         ids = list(reply["output_ids"])
         kept = ids[: meta.pop("kept_ids", len(ids))]

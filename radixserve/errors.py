@@ -84,6 +84,17 @@ class TimedOut(RequestError):
     code = "timeout"
 
 
+class Stopping(RequestError):
+    """The server is about to end: another one, or this one once it is back, may serve the call."""
+
+    status = 503
+    code = "stopping"
+    retry_after = ENGINE_RETRY_AFTER
+
+    def __init__(self, message: str = "the server is stopping") -> None:
+        super().__init__(message)
+
+
 class InternalError(RequestError):
     """The engine failed while it served this request; the message holds the cause."""
 

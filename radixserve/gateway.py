@@ -23,6 +23,7 @@ from radixserve.errors import (
     EngineDead,
     InvalidRequest,
     RadixServeError,
+    Stopping,
     TimedOut,
 )
 from radixserve.inflight import InFlight, check_prompt, expand
@@ -99,6 +100,7 @@ class Gateway:
         self._clients: dict[str, InFlight] = {}
         self._replies: dict[str, asyncio.Future[ControlReply]] = {}
         self._control_ids = itertools.count()
+        self._is_stopping = False
         self._unsent: list[ToEngine] = []
         self._connect(channel, info, child)
 
@@ -136,6 +138,8 @@ class Gateway:
         Raises RequestError: before the first chunk when refused, later when it fails midway.
         """
         self._check_engine()
+        if self._is_stopping:
+            raise Stopping
         client = request.rid or uuid.uuid4().hex
         if client in self._clients:
             raise InvalidRequest(f"rid {client!r} is in use", param="rid")
@@ -180,7 +184,8 @@ class Gateway:
             self._send([ProgramEnd(program, namespace)])
 
     def abort_all(self) -> None:
-        """End every request: this front is about to stop."""
+        """End every request, and refuse others: this front is about to stop."""
+        self._is_stopping = True
         for flight in self._clients.values():
             self._ask_to_end(flight, "shutdown")
 

@@ -27,6 +27,12 @@ _OUTCOMES: dict[FinishReason, Outcome] = {
     FinishReason.ABORT: "abort",
     FinishReason.ERROR: "error",
     FinishReason.TIMEOUT: "timeout",
+    FinishReason.SHUTDOWN: "abort",
+}
+# What an abort is called where it was brought about by more than a client.
+_ABORTED: dict[Cause | None, FinishReason] = {
+    "timeout": FinishReason.TIMEOUT,
+    "shutdown": FinishReason.SHUTDOWN,
 }
 
 
@@ -107,13 +113,12 @@ class InFlight:
         self.fail(error)
 
     def named(self, chunk: Chunk) -> Chunk:
-        """`chunk`, where an abort that the deadline brought about is called a timeout."""
+        """`chunk`, where an abort is named after what brought it about."""
         finish = chunk.finish
         if finish is None or finish.reason is not FinishReason.ABORT:
             return chunk
-        if self._trail.cause != "timeout":
-            return chunk
-        return replace(chunk, finish=replace(finish, reason=FinishReason.TIMEOUT))
+        reason = _ABORTED.get(self._trail.cause, FinishReason.ABORT)
+        return replace(chunk, finish=replace(finish, reason=reason))
 
     def _outcome(self, finished: Finished) -> Outcome:
         if finished.reason is FinishReason.ABORT and self._trail.cause == "timeout":

@@ -17,7 +17,7 @@ from radixserve.api.caller import Caller, acting_for, caller
 from radixserve.api.faults import Forbidden, RateLimited, Unauthorized, Unavailable, fault
 from radixserve.api.life import Life
 from radixserve.api.tenants import Tenant, Tenants
-from radixserve.errors import RequestError
+from radixserve.errors import RequestError, Stopping
 
 HEALTH = frozenset({"/health", "/ready"})
 METRICS = "/metrics"
@@ -97,7 +97,7 @@ class Entrance:
             case "loading":
                 raise Refused(Unavailable("the model is loading", code="loading"))
             case "draining" if path not in UNLIMITED:
-                raise Refused(Unavailable("the server is stopping", code="stopping"))
+                raise Refused(Stopping())
 
     def _check_limits(self, tenant: Tenant | None) -> None:
         if tenant is not None and tenant.admin:

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 
 from radixserve.api.faults import Unavailable, answer
 from radixserve.api.front import Front
-from radixserve.errors import EngineDead
+from radixserve.errors import EngineDead, Stopping
 
 
 def routes(front: Front) -> APIRouter:
@@ -29,7 +29,7 @@ def routes(front: Front) -> APIRouter:
 
     async def ready() -> Response:
         if front.life.phase == "draining":
-            raise Unavailable("the server is stopping", code="stopping")
+            raise Stopping
         return await health()
 
     async def metrics(request: Request) -> Response:

@@ -18,7 +18,14 @@ from radixserve.api.faults import answer, envelope
 from radixserve.api.front import Front
 from radixserve.api.sse import event_stream, unless_gone
 from radixserve.config.schema import HttpConfig
-from radixserve.errors import Cancelled, EngineDead, InvalidRequest, RequestError, TimedOut
+from radixserve.errors import (
+    Cancelled,
+    EngineDead,
+    InvalidRequest,
+    RequestError,
+    Stopping,
+    TimedOut,
+)
 from radixserve.lang.compiled.feed import DEADLINE_CODE
 from radixserve.lang.compiled.reading import GraphLimits
 from radixserve.lang.errors import (
@@ -119,5 +126,7 @@ def request_error_of(error: BaseException) -> RequestError | EngineDead | None:
             return InvalidRequest(str(error), param="program", code=CODE)
         case BackendError(status=499):
             return Cancelled(error.message)
+        case BackendError(code=Stopping.code):
+            return Stopping()
         case _:
             return None

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from radixserve.chunks import Chunk, Finish, Usage
-from radixserve.errors import Cancelled, InternalError, TimedOut
+from radixserve.errors import Cancelled, InternalError, Stopping, TimedOut
 from radixserve.wire.messages import FinishReason, Logprobs
 
 
@@ -77,6 +77,8 @@ def completed(finish: Finish) -> None:
         raise Cancelled("the request was aborted")
     if finish.reason is FinishReason.TIMEOUT:
         raise TimedOut("the request passed its deadline")
+    if finish.reason is FinishReason.SHUTDOWN:
+        raise Stopping
     if finish.reason is FinishReason.ERROR:
         raise InternalError("the engine failed while it served this request")
 

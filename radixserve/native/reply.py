@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from radixserve.chunks import Chunk, Finish
+from radixserve.errors import Stopping
 from radixserve.native.collect import Output, finished
 from radixserve.native.entries import Entry, PromptEntries, Spelt
 from radixserve.native.explained import cache_fields
@@ -200,6 +201,10 @@ def finish_fields(finish: Finish) -> dict[str, Any]:
             return {"type": "abort", "message": "the engine failed while it served this request"}
         case FinishReason.TIMEOUT:
             return {"type": "abort", "message": "the request passed its deadline"}
+        case FinishReason.SHUTDOWN:
+            error = Stopping()
+            told = {"status_code": error.status, "err_type": error.code}
+            return {"type": "abort", "message": error.message, **told}
 
 
 def constraint_fields(finish: Finish) -> dict[str, Any]:

@@ -171,6 +171,7 @@ class FinishReason(enum.StrEnum):
     ABORT = "abort"
     ERROR = "error"
     TIMEOUT = "timeout"  # said by the gateway, which keeps the deadlines
+    SHUTDOWN = "shutdown"  # said by the gateway, which ends every request when it stops
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="finished"):
