@@ -43,11 +43,13 @@ class Driver(Protocol):
 
 
 class Failure:
-    """Why a branch failed. was_seen: someone has been handed the error."""
+    """Why a branch failed. was_seen: someone has been handed the error. is_wanted: the program
+    itself ended the branch, so nobody needs to be.
+    """
 
-    def __init__(self, error: BaseException) -> None:
+    def __init__(self, error: BaseException, is_wanted: bool = False) -> None:
         self.error = error
-        self.was_seen = False
+        self.was_seen = self.is_wanted = is_wanted
 
     def reveal(self) -> NoReturn:
         self.was_seen = True
@@ -70,6 +72,7 @@ class Branch:
         self.interpreter = interpreter
         self.driver = driver
         self.failure: Failure | None = None
+        self.parent = parent
         self.changed = Changes(driver.would_block)
         self._result: Any = None
         self._verdict: Failure | None = None
@@ -183,6 +186,13 @@ class Branch:
         with self.changed:
             self._fail(self.failure or Failure(error))
             self.changed.notify()
+
+    def drop(self) -> str | None:
+        """Fail because the program wants no more of it; the place of the call under way."""
+        with self.changed:
+            self._fail(self.failure or Failure(cancelled("branch"), is_wanted=True))
+            self.changed.notify()
+            return None if self._call is None else self._call.place
 
     def end(self) -> None:
         """Nothing will be appended any more."""
@@ -358,6 +368,7 @@ class Branch:
 def failures_of(children: list[Branch]) -> None:
     """Raise the failure of the first of the settled children that failed; none goes unseen."""
     failures = [child.failure for child in children if child.failure is not None]
+    failures = [failure for failure in failures if not failure.is_wanted]
     for failure in failures:
         failure.was_seen = True
     if failures:

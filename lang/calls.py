@@ -49,6 +49,11 @@ class Call:
     seconds: float = 0.0
     tries: int = 0
 
+    @property
+    def place(self) -> str:
+        """Where it stands in its program; the same in every try."""
+        return str(self.body["program"]["call"])
+
 
 class Deadline:
     """A moment that a whole program must not pass; None is never."""
@@ -85,16 +90,17 @@ class Caller:
         self._retries = retries
         self._deadline = deadline
         self._lock = threading.Lock()
-        self._in_flight: set[str] = set()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._in_flight: dict[str, str] = {}  # by rid the place of the call in its program
+        self._tasks: dict[asyncio.Task[Any], str] = {}
         self._portal: Portal | None = None
         self._is_cancelled = False
+        self._dropped: set[str] = set()
 
     def perform(self, call: Call, on_chunk: OnChunk) -> Any:
         if self._retries or self._deadline.at is not None or call.timeout is not None:
             return self._open_portal().run(self.aperform(call, on_chunk))
         with self._timed(call):
-            self._enter(call.body["rid"])
+            self._enter(call)
             try:
                 return self._send(call, on_chunk)
             finally:
@@ -105,24 +111,34 @@ class Caller:
             task = asyncio.current_task()
             assert task is not None
             with self._lock:
-                self._refuse_cancelled()
-                self._tasks.add(task)
-            own = Deadline(call.timeout, f"call {call.body['program']['call']}")
+                self._refuse_cancelled(call.place)
+                self._tasks[task] = call.place
+            own = Deadline(call.timeout, f"call {call.place}")
             try:
                 return await self._within(own, self._try(call, on_chunk))
             except asyncio.CancelledError:
-                if self._is_cancelled:
-                    raise cancelled() from None
+                self._refuse_cancelled(call.place)
                 raise
             finally:
                 with self._lock:
-                    self._tasks.discard(task)
+                    self._tasks.pop(task, None)
 
     def cancel(self) -> None:
         """Abort the calls in flight; calls made from now on raise ProgramCancelled."""
         with self._lock:
             self._is_cancelled = True
             rids, tasks = list(self._in_flight), list(self._tasks)
+        self._abort(rids, tasks)
+
+    def drop(self, places: set[str]) -> None:
+        """cancel() for the calls at these places of the program alone."""
+        with self._lock:
+            self._dropped |= places
+            rids = [rid for rid, place in self._in_flight.items() if place in places]
+            tasks = [task for task, place in self._tasks.items() if place in places]
+        self._abort(rids, tasks)
+
+    def _abort(self, rids: list[str], tasks: list[asyncio.Task[Any]]) -> None:
         for task in tasks:
             with contextlib.suppress(RuntimeError):  # its loop is closed
                 task.get_loop().call_soon_threadsafe(task.cancel)
@@ -152,18 +168,18 @@ class Caller:
                 self._portal = Portal()
             return self._portal
 
-    def _refuse_cancelled(self) -> None:
-        if self._is_cancelled:
-            raise cancelled()
+    def _refuse_cancelled(self, place: str | None = None) -> None:
+        if self._is_cancelled or place in self._dropped:
+            raise cancelled() from None
 
-    def _enter(self, rid: str) -> None:
+    def _enter(self, call: Call) -> None:
         with self._lock:
-            self._refuse_cancelled()
-            self._in_flight.add(rid)
+            self._refuse_cancelled(call.place)
+            self._in_flight[call.body["rid"]] = call.place
 
     def _leave(self, rid: str) -> None:
         with self._lock:
-            self._in_flight.discard(rid)
+            self._in_flight.pop(rid, None)
 
     def _before(self, call: Call) -> None:
         call.tries += 1
@@ -177,8 +193,7 @@ class Caller:
         chunks = self._backend.stream(call.body)
         try:
             for chunk in chunks:
-                if self._is_cancelled:
-                    raise cancelled()
+                self._refuse_cancelled(call.place)
                 if _is_last(chunk):
                     return chunk
                 on_chunk(chunk)
@@ -247,8 +262,8 @@ class Attempt(contextlib.AbstractContextManager[None]):
         return is_transient(error)
 
 
-def cancelled() -> ProgramCancelled:
-    return ProgramCancelled("the program was cancelled")
+def cancelled(what: str = "program") -> ProgramCancelled:
+    return ProgramCancelled(f"the {what} was cancelled")
 
 
 def _seconds_left(deadline: Deadline) -> float:

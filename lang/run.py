@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from radixserve.lang.backends.base import Backend
@@ -118,6 +118,13 @@ class Run:
         """Fail every branch with ProgramCancelled and abort the calls in flight."""
         self._give_up(cancelled())
 
+    def drop(self, branch: Branch) -> None:
+        """Fail this branch and those that are forked from it; their calls are aborted."""
+        with self._lock:
+            branches = [each for each in self._branches if branch in _line(each)]
+        places = [each.drop() for each in branches]
+        self.caller.drop({place for place in places if place is not None})
+
     def _give_up(self, error: BaseException) -> None:
         """Cancel; who reads the root from outside is told `error`, the reason, at once."""
         if not self.root.is_settled():
@@ -156,6 +163,14 @@ class Run:
         for branch in self._branches:
             if branch.failure is not None and not branch.failure.was_seen:
                 branch.failure.reveal()
+
+
+def _line(branch: Branch) -> Iterator[Branch]:
+    """It, what it was forked from, and so on."""
+    at: Branch | None = branch
+    while at is not None:
+        yield at
+        at = at.parent
 
 
 def _as_told(error: BaseException) -> BaseException:

@@ -91,8 +91,15 @@ class OpenState:
         return func
 
     def cancel(self) -> None:
-        """End the run that this state belongs to: its calls are aborted, what waits raises."""
-        self._run.cancel()
+        """End the run: its calls are aborted, what waits raises ProgramCancelled.
+
+        On a forked state only that branch and those forked from it: what it has is kept, what it
+        has not raises ProgramCancelled where it is read, join() leaves it out, and the run goes on.
+        """
+        if self._branch is self._run.root:
+            self._run.cancel()
+        else:
+            self._run.drop(self._branch)
 
     def _role(self, role: str, expr: Appendable | None) -> contextlib.AbstractContextManager[None]:
         if expr is None:
