@@ -6,6 +6,7 @@ a step. Must not know: how a graph is run, backends.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,6 +41,7 @@ from radixserve.lang.ir import (
     Thoughts,
 )
 from radixserve.lang.roles import Roles
+from radixserve.lang.toolkit import Calling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,7 @@ class GraphLimits:
 
 ANY_SIZE = GraphLimits()
 COPIES = 50
+MAX_TOOLS_TEXT = 65_536  # characters of the tools of one step, where there are limits
 
 
 def read_graph(data: object, at: str = "", limits: GraphLimits = ANY_SIZE) -> Graph:
@@ -164,6 +167,9 @@ class _Steps:
                     fail(at, "no scope of this branch is open")
             case Gen() | Pick():
                 self._count_call(at)
+                self._count_tools(getattr(do, "tools", None), at)
+            case Declare(tools=tools):
+                self._count_tools(Calling(tools), at)
             case Fork(children=children):
                 self._fork(children, on, at)
             case Join(children=children):
@@ -176,6 +182,14 @@ class _Steps:
         self._calls += 1
         if self._limits.calls is not None and self._calls > self._limits.calls:
             fail(at, f"this is call {self._calls}; at most {self._limits.calls} are taken")
+
+    def _count_tools(self, calling: Calling | None, at: str) -> None:
+        """Each call tells all tools of its conversation."""
+        if self._limits.steps is None or calling is None:
+            return
+        size = sum(len(json.dumps(tool.spec)) for tool in calling.tools or ())
+        if size > MAX_TOOLS_TEXT:
+            fail(f"{at}/tools", f"{size} characters; at most {MAX_TOOLS_TEXT} are taken")
 
     def _fork(self, children: tuple[int, ...], on: int, at: str) -> None:
         first = len(self._branches)

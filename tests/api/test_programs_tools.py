@@ -12,6 +12,8 @@ import radixserve.lang as rs
 from radixserve.errors import InvalidRequest
 from radixserve.native.service import NativeService
 from tests.api.talk import CHAT, answered
+from tests.api.test_reasoning import HYBRID
+from tests.api.test_reasoning import renderer_of as reasoning_renderer
 from tests.api.test_tools_prompt import QWEN, SPELT, renderer_of
 from tests.api.tool_talk import CALL, NOW, NOW_CALL, TOOLS, WEATHER, Turns
 from tests.chat_templates import DEFAULT_SYSTEM, FOLDING, TRIMMING
@@ -175,6 +177,60 @@ def chat_options(options: dict[str, Any]) -> dict[str, Any]:
     if told.get("tool_choice") == "get_weather":
         told["tool_choice"] = {"type": "function", "function": {"name": "get_weather"}}
     return told
+
+
+def asked_in_chat(renderer, messages):
+    gateway = Turns(renderer, context_len=8192)
+    gateway.turns = ["x"]
+    answered(gateway, CHAT, {"messages": messages, "tools": TOOLS})
+    return gateway.requests[0].prompt
+
+
+def test_results_on_both_sides_of_a_fork_are_one_turn(any_renderer):
+    if any_renderer.chat.tool_text in (QWEN, ALTERNATING, QUOTED):
+        pytest.skip("the script writes what stands between calls another way")
+
+    @rs.function
+    def program(s):
+        s += rs.user("weather?") + rs.gen("x", tools=TOOLS, max_tokens=400)
+        one, two = s["x"].calls
+        s += rs.tool(one, "sunny")
+        [child] = s.fork(1)
+        child += rs.tool(two, "noon") + rs.gen("y", tool_choice="none")
+        return child.messages()
+
+    gateway = Turns(any_renderer, context_len=8192)
+    gateway.turns = [f"{CALL}\n{NOW_CALL}", "x"]
+    messages = program.run(backend=Link(gateway)).ret_value
+    assert gateway.requests[1].prompt == asked_in_chat(any_renderer, messages[:-1])
+
+
+def test_a_block_goes_on_behind_its_calls(any_renderer):
+    @rs.function
+    def program(s):
+        s += rs.user("weather?") + rs.assistant_begin()
+        s += rs.gen("x", tools=TOOLS, max_tokens=400) + " and " + rs.gen("y", max_tokens=9)
+        s += rs.assistant_end() + rs.tool(s["x"].calls[0], "sunny")
+        s += rs.assistant(rs.gen("z", max_tokens=9))
+
+    gateway = Turns(any_renderer, context_len=8192)
+    call = said_by(any_renderer, CALL)
+    gateway.turns = [call, "more", "done"]
+    assert program.run(backend=Link(gateway))["z"] == "done"
+    decode = any_renderer.tokenizer.decode
+    first, second, third = (decode(ids(each), False) for each in gateway.requests)
+    assert second == f"{first}{call} and "
+    assert third.startswith(f"{second}more<|im_end|>")
+    assert "sunny" in third
+
+
+def test_thoughts_are_told_apart_from_calls(tmp_path):
+    gateway = Turns(reasoning_renderer(tmp_path, HYBRID), context_len=8192)
+    gateway.turns = [f"<think>\nwhy\n</think>\n\nLook. {CALL}"]
+    state = rs.function(talk).run(1, TOOLS, separate_reasoning=True, backend=Link(gateway))
+    assert state["step"] == rs.Turn("Look. ", state["step"].calls)
+    assert [call.name for call in state["step"].calls] == ["get_weather"]
+    assert state.get_meta_info("step")["reasoning_content"] == "why"
 
 
 def test_control_tokens_in_tools_are_text(any_renderer):

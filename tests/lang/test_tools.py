@@ -80,6 +80,23 @@ def test_a_loop_of_calls_and_results(way):
     assert all(each["name"] == results[each["tool_call_id"]] for each in said if "name" in each)
 
 
+def test_a_loop_of_an_async_program():
+    @rs.function
+    async def looping(s):
+        s += rs.user("q")
+        while True:
+            s += rs.assistant(rs.gen("step", tools=[later]))
+            step = await s["step"]
+            if not step.calls:
+                return step
+            for each in step.calls:
+                s += rs.tool(each, await each.run())
+
+    mock = rs.Mock([rs.Turn("", [call("later")]), "done"])
+    assert asyncio.run(looping.arun(backend=mock)).ret_value == "done"
+    assert "<tool>ROME" in mock.prompts[1]
+
+
 def test_every_prompt_begins_with_the_tools_and_what_came_before():
     mock = rs.Mock(CALLS)
     agent.run(backend=mock)

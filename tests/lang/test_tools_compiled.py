@@ -9,6 +9,7 @@ import urllib.request
 import pytest
 
 import radixserve.lang as rs
+from radixserve.lang.compiled.reading import MAX_TOOLS_TEXT, GraphLimits, read_graph
 from tests.lang.test_tools import look_up, now
 
 GREEDY = {"temperature": 0, "max_new_tokens": 90}
@@ -259,6 +260,17 @@ def test_a_bad_graph_is_refused_by_pointer(pointer):
     with pytest.raises(rs.GraphError) as caught:
         rs.Compiled.from_json(text)
     assert caught.value.pointer == pointer
+
+
+def test_the_tools_of_a_strangers_graph_are_bounded():
+    function = {"name": "f", "description": "x" * MAX_TOOLS_TEXT}
+    tools = [{"type": "function", "function": function}]
+    for steps in (gen(tools=tools), [{"do": "border"}, {"do": "tools", "tools": tools}]):
+        graph = {"radixserve_program": 1, "steps": steps}
+        assert read_graph(graph).steps
+        with pytest.raises(rs.GraphError) as caught:
+            read_graph(graph, limits=GraphLimits(steps=9))
+        assert caught.value.pointer == "/steps/1/tools"
 
 
 def test_the_constant_prefix_has_the_tools():
