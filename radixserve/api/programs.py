@@ -34,6 +34,7 @@ from radixserve.lang.errors import (
     GraphError,
     ProgramCancelled,
     ProgramError,
+    TypedOutputError,
 )
 from radixserve.native.apart import apart
 from radixserve.programs.request import CODE, Job, ProgramLimits, as_invalid, read_job
@@ -122,7 +123,7 @@ def request_error_of(error: BaseException) -> RequestError | EngineDead | None:
             return TimedOut(str(error), code=DEADLINE_CODE)
         case ProgramCancelled():
             return Cancelled(str(error))
-        case ProgramError():
+        case ProgramError() | TypedOutputError():
             return InvalidRequest(str(error), param="program", code=CODE)
         case BackendError(status=499):
             return Cancelled(error.message)
