@@ -82,7 +82,7 @@ class Executor:
             logits = self._model.logits(last)
             ids, found = sample(logits, plan.slots[rows], plan.samples[rows], self._sampling, mask)
             logprobs = {int(rows[index]): values for index, values in found.items()}
-            self._inputs.remember(plan, rows, torch.from_numpy(ids))
+            self._inputs.remember(plan, rows, ids)
             for row, token in zip(rows.tolist(), ids.tolist()):
                 self._sampling.append(SlotId(int(plan.slots[row])), token)
         return StepResult(

@@ -22,10 +22,12 @@ from radixserve.plan import (
 )
 from radixserve.sampling.logprobs import score_tokens
 
+SAMPLE = int(Output.SAMPLE)  # numpy compares with a number four times as fast as with a name
+
 
 def wanted_lengths(plan: StepPlan) -> Int32:
     """Of how many of each row's last tokens the hidden states are asked for: [rows]."""
-    wanted: Int32 = (plan.outputs == Output.SAMPLE).astype(np.int32)
+    wanted: Int32 = (plan.outputs == SAMPLE).astype(np.int32)
     orders: tuple[ScoreRange | HiddenRange, ...] = (*plan.scores, *plan.hidden)
     for order in orders:
         end = plan.positions[order.row] + plan.lengths[order.row]

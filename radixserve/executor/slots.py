@@ -10,10 +10,12 @@ from radixserve.attention.base import AttentionBackend
 from radixserve.plan import Output, StepPlan
 from radixserve.sampling.batch import SamplingBatch
 
+VERIFY = int(Output.VERIFY)
+
 
 def refuse(plan: StepPlan, attention: AttentionBackend) -> None:
     """Raise ValueError for a plan that asks what is not there."""
-    if (plan.outputs == Output.VERIFY).any():
+    if (plan.outputs == VERIFY).any():
         raise ValueError("this executor has no verify rows")
     if plan.shared and not attention.shares_prefixes:
         raise ValueError("this executor has no shared-prefix attention")
