@@ -356,7 +356,7 @@ class Branch:
 
     def _get(self, kind: str, name: str) -> Any:
         if not self._has(kind, name):
-            raise KeyError(name)
+            raise self.interpreter.unknown(name)
         return getattr(self.interpreter, kind)[name]
 
     def _concluded(self) -> Any:

@@ -9,6 +9,7 @@ waiting.
 from __future__ import annotations
 
 import hashlib
+import reprlib
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, assert_never
@@ -121,6 +122,18 @@ class Interpreter:
         The marks are MARKS, not those of the model's template, which only the backend knows.
         """
         return self._shown + (self._live.text if self._live else "")
+
+    def shown(self) -> str:
+        """The variables in short."""
+        return (
+            ", ".join(f"{k}={reprlib.repr(v)}" for k, v in self.variables.items()) or "no variable"
+        )
+
+    def unknown(self, name: str) -> KeyError:
+        """What to raise for a variable that is not there."""
+        error = KeyError(name)
+        error.add_note(f"variables of this state: {', '.join(self.variables) or 'none'}")
+        return error
 
     def parts(self) -> list[Part]:
         return self._prompt.parts()

@@ -52,6 +52,9 @@ class Program(Runnable):
         self._check(args, kwargs)
         return Nested(self._func.__name__, self._func, args, kwargs)
 
+    def __repr__(self) -> str:
+        return f"<program {self._func.__qualname__}{self._signature}>"
+
     def bind(self, **kwargs: Any) -> Program:
         """The same program with these arguments given."""
         self._signature.bind_partial(None, **self._bound | kwargs)

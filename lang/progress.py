@@ -14,13 +14,14 @@ EVERY_SECONDS = 0.1
 
 
 class Progress:
-    """total: None where it is not known. Drawn at most ten times a second, and at the end."""
+    """total: None where it is not known. Drawn at once, at most ten times a second, at the end."""
 
     def __init__(self, total: int | None) -> None:
         self._total = total
         self._done = 0
         self._begin = self._drawn = time.monotonic()
         self._is_open = False
+        self._draw()
 
     def step(self) -> None:
         self._done += 1
@@ -38,7 +39,7 @@ class Progress:
     def _draw(self) -> None:
         self._drawn, self._is_open = time.monotonic(), True
         seconds = self._drawn - self._begin
-        rate = f" {self._done / seconds:.1f}/s" if seconds > 0 else ""
+        rate = f" {self._done / seconds:.1f}/s" if self._done and seconds > 0 else ""
         bar = ""
         if self._total:
             filled = WIDTH * self._done // self._total

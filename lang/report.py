@@ -41,6 +41,7 @@ class Explanation:
         total = (
             f"{len(self.calls)} calls, {sum(each.prompt_tokens for each in self.calls)} prompt "
             f"tokens, {sum(each.cached_tokens for each in self.calls)} of them cached, "
+            f"{sum(each.computed_tokens for each in self.calls)} computed; "
             f"{sum(each.completion_tokens for each in self.calls)} output tokens"
         )
         return "\n".join([*lines, total])

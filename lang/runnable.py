@@ -57,6 +57,7 @@ class BatchArguments(RunArguments, total=False):
 
 
 _SAMPLING = (*RunDefaults.__annotations__, "seed")
+_OF_RUN = ("stream", "backend", "use_thread", "timeout", "retries")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ class Runnable:
         **kwargs: Any,
     ) -> ProgramState:
         """Run the program. Keyword arguments named in RunArguments are the defaults of its gen()s,
-        the others are the function's.
+        unless the function has a parameter of that name; the others are the function's.
 
         Raises what the function raised, else an error of any of its states, forks included, that
         the function has not been handed. stream: return at once while the function runs in a thread
@@ -138,7 +139,7 @@ class Runnable:
         whole program, else DeadlineExceeded. retries: how often a call that fails for a transient
         reason (no reply, overload, a fault of the server) is made again, after a growing pause.
         """
-        given, sampling = _parted(kwargs)
+        given, sampling = self._parted(kwargs)
         opener = _opener(
             sampling,
             backend,
@@ -166,7 +167,7 @@ class Runnable:
         the program runs. An `async def` program lives on the loop alone. A plain function has a
         thread until it returns, which it does without waiting unless it reads a value.
         """
-        given, sampling = _parted(kwargs)
+        given, sampling = self._parted(kwargs)
         opener = _opener(sampling, backend, stream=stream, timeout=timeout, retries=retries)
         work = self._work(args, given, opener)
         return await (work.astart() if stream else work.arun())
@@ -270,20 +271,22 @@ class Runnable:
         way = self._way(opener, args, kwargs)
         return Work(way.func, args, kwargs, opener.opening(way), way.order)
 
+    def _parted(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], RunArguments]:
+        """(arguments of the function, sampling arguments)."""
+        own = [name for name in _SAMPLING if name not in self._signature.parameters]
+        sampling = {name: kwargs.pop(name) for name in own if name in kwargs}
+        return kwargs, cast("RunArguments", sampling)
+
     def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
             self._signature.bind(None, *args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{self._func.__name__}(): {error}") from None
+            taken = [name for name in self._signature.parameters if name in _OF_RUN]
+            hint = f"; run() has a {taken[0]}= of its own: use bind({taken[0]}=..)" if taken else ""
+            raise TypeError(f"{self._func.__name__}(): {error}{hint}") from None
 
     def _fingerprint(self, sampling: BatchArguments) -> str:
         return f"{self._func.__module__}.{self._func.__qualname__} {sorted(sampling.items())}"
-
-
-def _parted(kwargs: dict[str, Any]) -> tuple[dict[str, Any], RunArguments]:
-    """(arguments of the function, sampling arguments)."""
-    sampling = {name: kwargs.pop(name) for name in _SAMPLING if name in kwargs}
-    return kwargs, cast("RunArguments", sampling)
 
 
 def _opener(

@@ -146,6 +146,11 @@ class OpenState:
 class ProgramState(OpenState):
     """One branch of a running program, or the result of one that has ended. Reading waits."""
 
+    def __repr__(self) -> str:
+        with self._branch.changed:
+            failure, shown = self._branch.failure, self._branch.interpreter.shown()
+        return f"<state with {shown}{f'; {failure.error!r}' if failure else ''}>"
+
     def __getitem__(self, name: str) -> Any:
         return self.get_var(name)
 

@@ -45,6 +45,10 @@ class Compiled(Runnable):
         self._ways = Ways(graph, signature)
         super().__init__(self._ways.here.func, signature, {})
 
+    def __repr__(self) -> str:
+        count = len(self._graph.calls)
+        return f"<compiled {self.__name__}({', '.join(self.parameters)}), {count} calls>"
+
     @property
     def graph(self) -> dict[str, Any]:
         """The graph as plain values of JSON; docs/language.md says what they mean."""

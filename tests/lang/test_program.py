@@ -204,7 +204,8 @@ def test_batch_as_a_generator_runs_a_bounded_number_ahead():
 
 def test_progress_goes_to_standard_error(capsys):
     echo.run_batch([("a",), ("b",)], backend=sgl.Mock(["1", "2"]), progress_bar=True)
-    *_, last = capsys.readouterr().err.split("\r")
+    _, first, *_, last = capsys.readouterr().err.split("\r")
+    assert first == "0/2 [........................]"
     assert last.startswith("2/2 [########################] ")
     assert last.endswith("/s\n")
 
@@ -219,3 +220,48 @@ def test_an_error_of_a_batch_names_its_item():
     with pytest.raises(LookupError, match="no b") as caught:
         picky.run_batch([("a",), ("b",), ("a",)], backend=sgl.Mock([]), num_threads=1)
     assert caught.value.__notes__ == ["raised by item 1 of run_batch"]
+
+
+def test_a_parameter_of_the_function_goes_before_a_sampling_argument():
+    @sgl.function
+    def parallel_sample(s, question, n, temperature=0.5):
+        forks = s.fork(n)
+        forks += question + sgl.gen("x", temperature=temperature)
+        forks.join()
+        return temperature
+
+    mock = sgl.Mock(lambda prompt: "A")
+    state = parallel_sample.run(question="q", n=3, temperature=0.25, top_p=0.5, backend=mock)
+    assert (state["x"], state.ret_value) == (["A"] * 3, 0.25)
+    sent = [call["sampling_params"] for call in mock.calls]
+    assert [(each["n"], each["temperature"], each["top_p"]) for each in sent] == [
+        (1, 0.25, 0.5)
+    ] * 3
+
+
+def test_a_parameter_that_run_takes_itself_is_named_with_its_way_out():
+    @sgl.function
+    def waiting(s, timeout):
+        s += f"{timeout}"
+
+    with pytest.raises(TypeError, match=r"timeout= of its own: use bind\(timeout=\.\.\)"):
+        waiting.run(timeout=3, backend=sgl.Mock())
+    assert waiting.bind(timeout=3).run(backend=sgl.Mock()).text() == "3"
+
+
+def test_programs_and_states_show_what_they_are():
+    state = echo.run("w", backend=sgl.Mock(["A" * 99]))
+    assert repr(echo) == "<program echo(s, word, suffix='!')>"
+    compiled = sgl.Compiled.from_json(echo.compile("w").to_json())
+    assert repr(compiled) == "<compiled echo(), 1 calls>"
+    assert repr(state).startswith("<state with out='AAAA")
+    assert len(repr(state)) < 60
+    with pytest.raises(KeyError, match="other") as caught:
+        state["other"]
+    assert caught.value.__notes__ == ["variables of this state: out"]
+
+
+def test_a_state_of_a_run_that_failed_shows_why():
+    state = echo.run("w", backend=sgl.Mock([]), stream=True)
+    assert state.error() is not None
+    assert "no variable; BackendError(" in repr(state)

@@ -64,7 +64,11 @@ def test_the_table_has_a_line_for_each_call_and_a_total():
     ]  # fmt: skip
     assert [line.split()[0] for line in lines] == ["0", "1.0.0", "1.1.0", "2"]
     assert "regex" in lines[1]
-    assert total.startswith("4 calls, ")
+    found = re.fullmatch(
+        r"4 calls, (\d+) prompt tokens, (\d+) of them cached, (\d+) computed; .*", total
+    )
+    prompt, cached, computed = map(int, found.groups())
+    assert prompt == cached + computed > computed
 
 
 def test_a_call_that_failed_is_explained_too():
