@@ -130,8 +130,9 @@ def replies(renderer, talk: Talk, stream: bool):
         assert response.status_code == 200, (dialect.name, response.text)
         whole = dialect.whole(response.text) if stream else response.json()
         [request] = gateway.requests
-        # Beside its name, all of a request is the same.
-        found.append((replace(request, rid="", origin=None), dialect.reply(whole)))
+        # Beside its name, and whether others may read it as it grows, all of a request is the same.
+        plain = replace(request, rid="", origin=None, is_whole=False)
+        found.append((plain, dialect.reply(whole)))
     return found
 
 
