@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import pathlib
 import re
+from typing import Any
 
 import pytest
 
+import radixserve as rs
 from radixserve.text.tool_calls import SYNTAXES
 from radixserve.text.tool_calls_prompt import description
 from tests.api.scripted import ScriptedGateway
@@ -31,6 +33,18 @@ def test_its_requests_are_answered(renderer, path, body):
     [call] = choice["message"]["tool_calls"]
     assert call["function"]["name"] == name
     assert gateway.requests[0].constraint.kind == "structural_tag"
+
+
+def test_its_program_runs():
+    [code] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    namespace: dict[str, Any] = {}
+    exec(compile(code, "tools.md", "exec"), namespace)
+    [replies] = re.findall(r"`rs.Mock\((\[.*?\])\)`", PAGE)
+    mock = rs.Mock(eval(replies, {"rs": rs}))
+    state = namespace["agent"].run("How many live in Rome?", backend=mock)
+    assert state.ret_value == "Many."
+    assert [each["content"] for each in state.messages()][2] == "2.8 million"
+    assert all(hasattr(rs, name) for name in re.findall(r"\brs\.(\w+)", PAGE))
 
 
 def test_it_tells_every_syntax_and_the_block():
