@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -136,10 +137,7 @@ def _arguments(func: Callable[..., Any], name: str) -> Any:
     """A TypedDict of the function's arguments."""
     import typing_extensions
 
-    try:
-        hints = typing.get_type_hints(func, include_extras=True)
-    except NameError as error:
-        raise TypeError(f"{name}(): an annotation cannot be read: {error}") from None
+    hints = _hints(func, name)
     fields: dict[str, Any] = {}
     for parameter in inspect.signature(func).parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
@@ -150,6 +148,21 @@ def _arguments(func: Callable[..., Any], name: str) -> Any:
         wrap = typing_extensions.Required if is_needed else typing_extensions.NotRequired
         fields[parameter.name] = wrap[hints[parameter.name]]
     return typing_extensions.TypedDict(name, fields)  # type: ignore[operator]
+
+
+def _hints(func: Callable[..., Any], name: str) -> dict[str, Any]:
+    """The types of its parameters; what it returns is nothing that a model is told."""
+    inner = inspect.unwrap(getattr(func, "__func__", func))
+    annotations = {
+        each: kind
+        for each, kind in getattr(inner, "__annotations__", {}).items()
+        if each != "return"
+    }
+    holder = types.SimpleNamespace(__annotations__=annotations)
+    try:
+        return typing.get_type_hints(holder, getattr(inner, "__globals__", {}), include_extras=True)
+    except (NameError, AttributeError, SyntaxError) as error:
+        raise TypeError(f"{name}(): an annotation cannot be read: {error}") from None
 
 
 def _bare(schema: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import itertools
 import json
 import pickle
@@ -205,6 +206,22 @@ def test_a_property_may_be_called_title():
     rs.function(asking).run([book], backend=mock)
     parameters = mock.calls[0]["tools"][0]["function"]["parameters"]
     assert parameters["properties"] == {"title": {"type": "string"}}
+
+
+def test_only_the_types_of_arguments_have_to_be_known():
+    @functools.wraps(look_up)
+    def wrapped(*args, **kwargs):
+        return look_up(*args, **kwargs) + "!"
+
+    def returning(city: str) -> Nowhere: ...  # noqa: F821 - known to a type checker, say
+
+    def taking(city: Nowhere): ...  # noqa: F821
+
+    mock = rs.Mock([rs.Turn("", [call()])])
+    state = rs.function(asking).run([wrapped, returning], backend=mock)
+    assert state["x"].calls[0].run() == "Rome has 1!"
+    with pytest.raises(TypeError, match=r"tools\[0\]: taking\(\): .*Nowhere"):
+        rs.gen("x", tools=[taking])
 
 
 def test_methods_are_tools():
