@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import bisect
 import contextlib
+import json
 import math
 import random
 import re
@@ -27,7 +28,7 @@ from collections.abc import (
 from dataclasses import dataclass
 from typing import Any
 
-from radixserve.lang.backends import foreign
+from radixserve.lang.backends import foreign, mock_calls
 from radixserve.lang.backends.base import Body, Reply
 from radixserve.lang.backends.samples import is_constrained, sample
 from radixserve.lang.backends.scripts import Function, Told, as_script
@@ -35,8 +36,15 @@ from radixserve.lang.backends.threaded import ThreadedBackend
 from radixserve.lang.errors import BackendError
 
 BOS, END = 256, 257
-_MARKS = {BOS: "<bos>", END: "<end>", 258: "<system>", 259: "<user>", 260: "<assistant>"}
-_OPENS = {"system": 258, "user": 259, "assistant": 260}
+_MARKS = {
+    BOS: "<bos>",
+    END: "<end>",
+    258: "<system>",
+    259: "<user>",
+    260: "<assistant>",
+    261: "<tool>",
+}
+_OPENS = {"system": 258, "user": 259, "assistant": 260, "tool": 261}
 _FIRST_PIECE = 300
 
 # Log-probabilities of the tokens of a choice that a reply picks, and of one that it passes over.
@@ -47,7 +55,7 @@ Logprob = Callable[[str, str], float]
 
 @dataclass(frozen=True, slots=True)
 class MockTokenizer:
-    """Bytes are ids 0..255; piece i is id 300 + i; marks of the prompt are 256..260."""
+    """Bytes are ids 0..255; piece i is id 300 + i; marks of the prompt are 256..261."""
 
     pieces: tuple[str, ...] = ()
 
@@ -74,9 +82,10 @@ class Mock:
     """replies: texts in the order of calls; or a map, of which the key that occurs last in the
     prompt gives the text; or a function of the prompt's text (roles as <user>).
 
-    A list that is used up is an error. A function may take the body as a second argument, may
-    return a list for n > 1, and may raise. A call with a constraint that no reply is left for, or
-    every call where `choices` or `regex` is given, gets a random text that fits; seed: of those.
+    A Turn is a reply with calls of tools. A list that is used up is an error. A function may take
+    the body as a second argument, may return a list for n > 1, and may raise. A call with a
+    constraint that no reply is left for, or every call where `choices` or `regex` is given, gets a
+    random text that fits; seed: of those.
 
     A select takes a reply too: of a list the next, which has to be one of its choices, of a map
     the last that is one, of a function what it returns, or the first choice if that is none. Where
@@ -117,6 +126,7 @@ class Mock:
         self._latency = latency
         self._is_instant = is_instant or not callable(replies)
         self._seen: list[list[int]] = []
+        self._count = 0  # of calls of tools
         self._lock = threading.Lock()
 
     async def agenerate(self, body: Body) -> Reply | list[Reply]:
@@ -174,11 +184,24 @@ class Mock:
         told = self._told(body, self.tokenizer.decode(prompt["ids"]), n)
         texts = told if isinstance(told, list) else [told] * n
         meta = self._meta(body, prompt)
-        outputs = [self._output(text, body["sampling_params"], meta) for text in texts]
+        outputs = [self._turn(text, body, meta) for text in texts]
         if body.get("return_logprob"):
             for output in outputs:
                 self._add_logprobs(output, prompt["ids"])
         return outputs[0] if n == 1 else outputs
+
+    def _turn(self, said: str, body: Body, meta: dict[str, Any]) -> Reply:
+        turn = mock_calls.turn_said(said, body)
+        if turn.calls:
+            text = turn.text + mock_calls.markup(turn.calls)
+            output = {**self._output(text, {"max_new_tokens": math.inf}, meta), "text": turn.text}
+        else:
+            output = self._output(turn.text, body["sampling_params"], meta)
+        if mock_calls.names_in(body):
+            with self._lock:
+                first, self._count = self._count, self._count + len(turn.calls)
+            output["tool_calls"] = mock_calls.calls_to_json(turn.calls, first)
+        return output
 
     def _told(self, body: Body, prompt: str, n: int) -> Told:
         if any(self._free.values()):
@@ -186,6 +209,9 @@ class Mock:
         try:
             return self._script.say(prompt, body)
         except BackendError as error:
+            if error.code == "exhausted" and mock_calls.must_call(body):
+                with self._lock:
+                    return [mock_calls.made_up(body, self._rng) for _ in range(n)]
             if error.code != "exhausted" or not is_constrained(body["sampling_params"]):
                 raise
         return self._made_up(body["sampling_params"], n)
@@ -273,6 +299,10 @@ class Mock:
             match part:
                 case {"ids": known, "roles": roles, "open": opened}:
                     ids, roles = [*ids, *known], list(roles)
+                case {"tools": tools} if any("ids" in each for each in parts):
+                    pass  # they stand in the ids
+                case {"tools": tools}:
+                    ids += self.tokenizer.encode(f"<tools>{json.dumps(tools)}</tools>")
                 case {"text": text}:
                     ids += self.tokenizer.encode(text)
                 case {"role_open": opened}:
