@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import radixserve.lang as rs
 from radixserve.errors import InvalidRequest
@@ -184,6 +186,50 @@ def asked_in_chat(renderer, messages):
     gateway.turns = ["x"]
     answered(gateway, CHAT, {"messages": messages, "tools": TOOLS})
     return gateway.requests[0].prompt
+
+
+SAID = st.sampled_from(["yes", "no <|im_end|> no", "a\nb"])
+TURNS = st.lists(
+    st.one_of(SAID, st.lists(st.sampled_from([CALL, NOW_CALL]), min_size=1, max_size=3)),
+    min_size=1,
+    max_size=4,
+)
+
+
+@pytest.fixture(scope="module")
+def appending(renderer, tmp_path_factory):
+    """Renderers in whose prompts a conversation only ever grows."""
+    shown = {"grouped": GROUPED, "folding": FOLDING, "default": DEFAULT_SYSTEM}
+    made = {name: renderer_of(tmp_path_factory.mktemp(name), shown[name]) for name in shown}
+    return made | {"described": renderer}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    turns=TURNS,
+    system=st.none() | SAID,
+    name=st.sampled_from(["grouped", "folding", "default", "described"]),
+    is_told=st.booleans(),
+)
+def test_any_conversation_is_that_of_chat(appending, turns, system, name, is_told):
+    @rs.function
+    def program(s):
+        if is_told:
+            s += rs.tools(TOOLS)
+        if system is not None:
+            s += rs.system(system)
+        s += rs.user("q")
+        for _ in [*turns, "last"]:
+            s += rs.assistant(rs.gen("x", tools=TOOLS, max_tokens=400))
+            for call in s["x"].calls:
+                s += rs.tool(call, call.name)
+            if not s["x"].calls:
+                s += rs.user("q")
+
+    gateway = Turns(appending[name], context_len=8192)
+    gateway.turns = [each if isinstance(each, str) else "\n".join(each) for each in turns] + ["x"]
+    messages = program.run(backend=Link(gateway)).messages()
+    assert gateway.requests[-1].prompt == asked_in_chat(appending[name], messages[:-2])
 
 
 def test_results_on_both_sides_of_a_fork_are_one_turn(any_renderer):
