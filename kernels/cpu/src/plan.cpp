@@ -178,10 +178,9 @@ void AttentionPlan::place_states(const Rows& rows) {
             place += ceil_div(kept, kSegment);
         }
     }
-    const int64_t dim = (shape_.head_dim + 15) / 16 * 16;
-    const size_t floats =
-        static_cast<size_t>(place * shape_.num_qo_heads * (dim + kStateExtra));
-    if (states_.size() < floats) states_.resize(floats);
+    const int64_t lines = ceil_div(shape_.head_dim, 16) + kStateExtra / 16;
+    const size_t needed = static_cast<size_t>(place * shape_.num_qo_heads * lines);
+    if (states_.size() < needed) states_.resize(needed);
     const int64_t size = rows.rows * shape_.num_kv_heads;
     if (left_size_ < size) {
         left_.reset(new std::atomic<int32_t>[size]);
@@ -204,7 +203,7 @@ void AttentionPlan::run(const void* q, int64_t q_stride, const void* k_cache, co
     with.out = out;
     with.limits = limits_.data();
     with.state_place = state_place_.data();
-    with.states = states_.data();
+    with.states = states_.empty() ? nullptr : states_[0].values;
     with.q_stride = q_stride;
     with.out_stride = out_stride;
     with.num_qo_heads = shape_.num_qo_heads;

@@ -63,6 +63,10 @@ private:
         }
     };
 
+    struct alignas(64) Line {
+        float values[16];
+    };
+
     // Levels come one after another, then what is each row's own. tokens: what items point into.
     struct Items {
         std::vector<std::vector<Item>> levels;
@@ -97,7 +101,7 @@ private:
     std::vector<char> is_few_;  // by token
     std::unique_ptr<std::atomic<int32_t>[]> left_;  // by row and KV head: parts still to come
     int64_t left_size_ = 0;
-    std::vector<float> states_;
+    std::vector<Line> states_;
     int32_t most_ = 1;  // tokens times KV heads of an item
 };
 
