@@ -54,12 +54,17 @@ class RoleTexts:
         # Drawn at random so that no template's own text and no user's can hold it.
         self._stem = f"\ufdd0{os.urandom(6).hex()}"
         self._layout = functools.lru_cache(maxsize=512)(self._rendered_layout)
+        self._block = functools.lru_cache(maxsize=512)(self._found_block)
+        self._opening = functools.lru_cache(maxsize=512)(self._found_opening)
 
     def role_text(self, earlier: Roles, role: AnyBlock) -> RoleText:
         """Texts around a block of `role` behind the closed blocks `earlier`.
 
         Raises InvalidRequest with the template's own words where it refuses that order.
         """
+        return self._block(earlier, role)
+
+    def _found_block(self, earlier: Roles, role: AnyBlock) -> RoleText:
         between, close = self._checked_ends(earlier, role)
         if isinstance(role, Block) and role.calls:
             close = self._close_of_called(earlier, close)
@@ -87,6 +92,9 @@ class RoleTexts:
     def generation_open(self, earlier: Roles) -> str:
         """What opens an assistant block that the model is to write from its beginning: the
         template's generation prompt, or the block's opening where there is none."""
+        return self._opening(earlier)
+
+    def _found_opening(self, earlier: Roles) -> str:
         opening = self.role_text(earlier, "assistant").open
         if not earlier or not self._accepts(earlier, True):
             return opening
