@@ -203,18 +203,21 @@ def _medians(steps: Sequence[Times]) -> Times:
 def floors(spec: ModelSpec, itemsize: int, rows: int, tokens: int, rates: Rates) -> Times:
     """Seconds below which no step gets, for the stages that have such a bound.
 
-    rows of CONTEXT tokens and one new one, or one row of `tokens` new ones.
+    rows of CONTEXT tokens and one new one, or one row of `tokens` new ones, of which the last layer
+    needs K and V alone but for the row's last.
     """
     head, q_size = spec.head_dim, spec.num_qo_heads * spec.head_dim
     kv_size = spec.num_kv_heads * head
     projections = spec.hidden_size * (2 * q_size + 2 * kv_size + 3 * spec.intermediate_size)
     seen = rows * (CONTEXT + 1) if tokens == rows else tokens * (tokens + 1) // 2
     read = rows * (CONTEXT + 1) if tokens == rows else tokens
+    before, left_out = spec.num_layers - 1, tokens - rows
+    multiplied = projections * (before * tokens + rows) + spec.hidden_size * 2 * kv_size * left_out
     work = {  # weights or KV that are read, multiply-adds
-        "GEMMs": (spec.num_layers * projections, spec.num_layers * projections * tokens),
+        "GEMMs": (spec.num_layers * projections, multiplied),
         "attention": (
             spec.num_layers * 2 * kv_size * read,
-            spec.num_layers * 2 * q_size * seen,
+            2 * q_size * (before * seen + read),
         ),
         "logits": (spec.vocab_size * spec.hidden_size, spec.vocab_size * spec.hidden_size * rows),
     }
