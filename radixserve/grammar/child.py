@@ -15,6 +15,7 @@ import threading
 import time
 
 import msgspec
+import psutil
 
 from radixserve.errors import InternalError, InvalidRequest, RequestError
 from radixserve.grammar import worker
@@ -39,6 +40,7 @@ class Child:
         self._answer_bytes = answer_bytes
         self._process: subprocess.Popen[bytes] | None = None
         self._turn: Turn | None = None  # under way
+        self._before = 0.0  # seconds of work of the process when it began
         self._is_given_up = False
         self._lock = threading.Lock()
         self._is_closed = False
@@ -88,6 +90,7 @@ class Child:
             if not self.start():
                 return InternalError("the process that compiles grammars does not start")
             turn.begin()
+            self._before = self._cpu_seconds()
             with self._lock:
                 self._turn, self._is_given_up = turn, False
             body = self._exchange(msgspec.msgpack.encode(turn.constraint), turn)
@@ -139,11 +142,21 @@ class Child:
             self.bury()
         return answer
 
+    def _worked(self) -> float:
+        return self._cpu_seconds() - self._before
+
+    def _cpu_seconds(self) -> float:
+        if self._process is not None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = psutil.Process(self._process.pid).cpu_times()
+                return float(times.user + times.system)
+        return self._before
+
     def _read(self, fd: int, turn: Turn) -> bytes | None:
         data = bytearray()
         size: int | None = None
         while size is None or len(data) < size:
-            left = turn.left()
+            left = turn.left(self._worked())
             if left <= 0:
                 return None
             if not select.select([fd], [], [], left)[0]:

@@ -33,10 +33,11 @@ LANES = 2  # see turns.py
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """forces: matchers append forced tokens. seconds: one compilation. mask_seconds: one mask row.
-    cache_bytes: compiled grammars kept, by their size in memory. answer_bytes: one compiled grammar
-    as it crosses from the child. waiting: distinct constraints that may wait. start_seconds: until
-    a child is ready. spare_bytes: what a child may grow by before it is replaced.
+    """forces: matchers append forced tokens. seconds, mask_seconds: of work, one compilation, one
+    mask row. cache_bytes: compiled grammars kept, by their size in memory. answer_bytes: one
+    compiled grammar as it crosses from the child. waiting: distinct constraints that may wait.
+    start_seconds: until a child is ready. spare_bytes: what a child may grow by before it is
+    replaced.
     """
 
     forces: bool = True
@@ -95,7 +96,7 @@ class Compiler:
         self._kept_bytes = 0
         self._waiting: dict[Constraint, list[_Waiting]] = {}
         self._ready: list[tuple[str, Matcher | RequestError]] = []
-        self._turns = Turns(LANES, self._limits.seconds)
+        self._turns = Turns(LANES, self._limits.seconds, vocabulary.columns)
         self._done: queue.SimpleQueue[_Done] = queue.SimpleQueue()
         self._dropped: set[Constraint] = set()
         self._refused: dict[Constraint, tuple[float, RequestError]] = {}

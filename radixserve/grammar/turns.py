@@ -5,8 +5,11 @@ compiled, who waits for it.
 
 One constraint is compiled at a time, as long as that takes less than LONG seconds. One that takes
 longer stays under way, and another lane goes on with the queue. While it does, others that turn out
-to be long are stopped and come later, alone in their lane. So an ordinary constraint waits for LONG
-seconds at most for each hard one before it, however long those take.
+to be long are stopped, where something waits behind them, and come later. So an ordinary constraint
+waits for LONG seconds at most for each hard one before it, however long those take.
+
+Seconds are those of the compiling process's own work, so that a busy machine makes no constraint a
+long one; they may take PATIENCE times as long by the clock.
 """
 
 from __future__ import annotations
@@ -18,15 +21,18 @@ from typing import Literal
 
 from radixserve.wire.params import Constraint
 
-LONG = 0.5  # seconds; on two quiet cores the schemas of benchmarks/schemas.py take up to 0.65
+LONG = 0.5  # seconds; the schemas of benchmarks/schemas.py take 0.25 on SmolLM2, 0.65 at most
+PATIENCE = 4.0
+LOOK = 0.05  # seconds between looks at whether something waits
 IDLE = 60.0  # seconds after which a lane that another can stand in for ends its process
 
 
 class Turn:
-    """One constraint under way; None: a process is to be started. seconds: it may take. turns:
-    decides what happens when it turns out to be long; without it nothing does.
+    """One constraint under way; None: a process is to be started, whose seconds are the clock's.
+    seconds: it may take. turns: decides what happens when it turns out to be long.
 
-    comes_again: it was stopped for others and is still to be compiled.
+    is_over: it has had all its time. comes_again: it was stopped for others and is still to be
+    compiled.
     """
 
     def __init__(
@@ -40,6 +46,7 @@ class Turn:
         self.constraint = constraint
         self.seconds = seconds
         self.is_long = is_long
+        self.is_over = False
         self.comes_again = False
         self._turns = turns
         self._began = time.monotonic()
@@ -52,32 +59,28 @@ class Turn:
     def elapsed(self) -> float:
         return time.monotonic() - self._began
 
-    @property
-    def is_over(self) -> bool:
-        """It has had all its time."""
-        return self.elapsed >= self.seconds
-
-    def left(self) -> float:
-        """Seconds until this has to be asked again; none: it must stop now."""
-        elapsed = self.elapsed
-        if self._turns is None or self.is_long or elapsed >= self.seconds:
-            return self.seconds - elapsed
-        if elapsed < LONG:
-            return min(LONG, self.seconds) - elapsed
-        if self._turns.prolong(self):
-            return self.seconds - elapsed
-        self.comes_again = True
-        return 0.0
+    def left(self, worked: float = 0.0) -> float:
+        """Seconds until this has to be asked again; none: it must stop now. worked: seconds."""
+        if self._turns is None:
+            rest = self.seconds - self.elapsed
+        else:
+            rest = min(self.seconds - worked, PATIENCE * self.seconds - self.elapsed)
+        self.is_over = rest <= 0
+        if self._turns is None or self.is_over:
+            return rest
+        return min(max(rest, LOOK), self._turns.more(self, worked))
 
 
 class Turns:
-    """The queue of `lanes` threads that compile. seconds: that one constraint may take.
+    """The queue of `lanes` threads that compile. seconds: that one constraint may take. size: of
+    the vocabulary, with which all of them take longer.
 
     put, close: for any thread; take and done for each lane's own.
     """
 
-    def __init__(self, lanes: int, seconds: float) -> None:
+    def __init__(self, lanes: int, seconds: float, size: int = 0) -> None:
         self._seconds = seconds
+        self._long = LONG * max(1.0, size / 50_000)
         self._changed = threading.Condition()
         self._under_way: list[Turn | None] = [None] * lanes
         self._warm = [False] * lanes  # lanes that wait and have a process
@@ -123,14 +126,21 @@ class Turns:
                 self._late.append(turn.constraint)
             self._changed.notify_all()
 
-    def prolong(self, turn: Turn) -> bool:
-        """Let a turn be long, unless another one is."""
+    def more(self, turn: Turn, worked: float) -> float:
+        """Seconds until a turn has to ask again; none: others go first."""
+        if turn.is_long:
+            return self._seconds
+        if worked < self._long:
+            return max(LOOK, self._long - worked)
         with self._changed:
-            if any(each.is_long for each in self._under_way if each is not None):
-                return False
-            turn.is_long = True
-            self._changed.notify_all()
-            return True
+            if not any(each.is_long for each in self._under_way if each is not None):
+                turn.is_long = True
+                self._changed.notify_all()
+                return self._seconds
+            if self._new:
+                turn.comes_again = True
+                return 0.0
+        return LOOK
 
     def close(self) -> None:
         """Nothing is handed out any more."""

@@ -112,6 +112,36 @@ def test_a_second_long_one_is_stopped_and_comes_when_the_first_has_ended(queue: 
     assert Lane(queue, 0).name == "easy"
 
 
+def test_a_second_long_one_goes_on_while_nothing_waits(queue: Turns) -> None:
+    lanes = [Lane(queue, 0), Lane(queue, 1)]
+    queue.put(named("hard"))
+    queue.put(named("harder"))
+    until(lambda: any(lane.turn is not None for lane in lanes))
+    first, second = sorted(lanes, key=lambda lane: lane.turn is None)
+    assert first.turn.left() > turns.LOOK
+    assert second.name == "harder"
+    assert second.turn.left() == turns.LOOK
+    queue.put(named("easy"))
+    assert second.turn.left() <= 0
+
+
+def test_what_counts_is_work_not_the_clock(monkeypatch) -> None:
+    monkeypatch.setattr(turns, "LONG", 5.0)
+    queue = Turns(1, SECONDS, size=100_000)  # and all take longer with a large vocabulary
+    queue.put(named("a"))
+    turn = queue.take(0, warm=False)
+    assert isinstance(turn, Turn)
+    assert turn.left(2.0) == 8.0
+    assert not turn.is_long
+    assert turn.left(11.0) == 19.0
+    assert turn.is_long
+    assert turn.left(31.0) <= 0
+    assert turn.is_over
+    late = Turn(named("a"), SECONDS, queue)
+    late._began -= turns.PATIENCE * SECONDS
+    assert late.left(1.0) <= 0
+
+
 def test_a_turn_without_others_has_all_its_time() -> None:
     assert Turn(None, SECONDS).left() > SECONDS - 10
     assert Turn(None, 0.0).left() <= 0
