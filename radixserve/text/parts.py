@@ -366,12 +366,13 @@ class _Prompt:
         return encoded
 
     def _checked_ids(self, ids: object) -> IdArray:
-        if not isinstance(ids, list | tuple) or any(type(token) is not int for token in ids):
+        # A program sends all of its prompt with every call, so nothing here is done for each id.
+        if not isinstance(ids, list | tuple) or not set(map(type, ids)) <= {int}:
             raise InvalidRequest("ids must be a list of whole numbers")
         limit = self._tokenizer.vocab_size
-        wrong = [token for token in ids if not 0 <= token < limit]
-        if wrong:
-            raise InvalidRequest(f"id {wrong[0]} is outside the vocabulary of {limit}")
+        if ids and not 0 <= min(ids) <= max(ids) < limit:
+            wrong = next(token for token in ids if not 0 <= token < limit)
+            raise InvalidRequest(f"id {wrong} is outside the vocabulary of {limit}")
         return np.array(ids, dtype=np.int32)
 
 
