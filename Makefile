@@ -19,7 +19,7 @@ NATIVE_SOURCES := setup.py $(wildcard kernels/cpu/src/*.cpp kernels/cpu/src/*.h)
 CHECK_PYTHON := import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 14) \
   else f"radixserve needs Python 3.11 to 3.13, this is {sys.version.split()[0]}: set PYTHON")
 
-.PHONY: help venv native model demo test lint serve nightly sanitize gpu-check clean
+.PHONY: help venv native model demo test test-compiled lint serve nightly sanitize gpu-check clean
 
 help:
 	@echo "make demo     run a program on the embedded model"
@@ -29,6 +29,7 @@ help:
 	@echo "make nightly  run every test, the long ones too, with coverage and sanitizers"
 	@echo "make gpu-check  measure and check everything on a GPU, a few minutes"
 	@echo "make sanitize  run the tests of the native kernels under sanitizers"
+	@echo "make test-compiled  run the tests of the cache and the scheduler on the compiled tree"
 	@echo "make venv     make .venv with everything in it"
 	@echo "make native   compile the CPU kernels again where their sources have changed"
 	@echo "make clean    remove .venv and all caches"
@@ -83,12 +84,22 @@ nightly: model
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 sanitize: venv
 	@echo "== native kernels under the address and undefined-behaviour sanitizers"
-	@CFLAGS="$(SANITIZE)" CXXFLAGS="$(SANITIZE)" LDFLAGS="$(SANITIZE)" $(BIN)/python setup.py -q \
+	@RADIXSERVE_COMPILE=0 CFLAGS="$(SANITIZE)" CXXFLAGS="$(SANITIZE)" LDFLAGS="$(SANITIZE)" $(BIN)/python setup.py -q \
 	  build_ext --force --build-lib build/sanitize --build-temp build/sanitize/objects
 	@LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	  RADIXSERVE_LIBRARY=build/sanitize/radixserve/kernels/cpu/libradixserve_cpu.so \
 	  $(BIN)/python -m pytest tests/kernels -k cpu $(ARGS)
+
+# The tree as a wheel has it, in a folder of its own: here the sources are what runs.
+COMPILED := build/compiled/lib
+test-compiled: venv
+	@echo "== the cache and the scheduler, with the tree compiled"
+	@RADIXSERVE_COMPILE=1 $(BIN)/python setup.py -q build --build-base build/compiled \
+	  --build-lib $(COMPILED)
+	@RADIXSERVE_TEST_COMPILED=1 $(BIN)/python -m pytest -o "pythonpath=$(COMPILED) ." \
+	  $(wildcard tests/unit/test_cache*.py tests/unit/test_sched*.py) \
+	  tests/unit/test_bench_trees.py tests/unit/test_tracing.py $(ARGS)
 
 # On a machine that has torch for its GPU and little else: PYTHON runs it, nothing is installed.
 # ARGS="--tiny" runs the same code on a CPU.

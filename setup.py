@@ -1,19 +1,31 @@
-"""The native CPU kernels as an optional extension; everything else is in pyproject.toml.
+"""What is compiled when the package is built; everything else is in pyproject.toml. Both are
+optional: without them the build goes on and says so.
 
 Owns: how kernels/cpu/src becomes radixserve/kernels/cpu/libradixserve_cpu.so, a plain shared
 library that ctypes loads. Each instruction set is a source of its own with flags of its own; what
 the compiler does not know is compiled to an empty path. Without a compiler (or with one that lacks
-the vector builtins: GCC before 12) the build goes on and says so, and the runtime uses torch.
+the vector builtins: GCC before 12) the runtime uses torch.
+
+And how radixserve/cache is compiled by mypyc, from the sources that run as Python elsewhere; they
+stay in the package beside what was made of them. Only in a wheel: in an editable install, and with
+`build_ext --inplace`, the sources are what runs. RADIXSERVE_COMPILE=1 lets pip bring mypyc for the
+build (build_backend.py) and makes a failure one of the build, 0 leaves it out; else it is used
+where it is found.
 """
 
 from __future__ import annotations
 
+import os
 import pathlib
 import platform
+import shutil
 
-from setuptools import Extension, setup
+from setuptools import Distribution, Extension, setup
 from setuptools.command.build_ext import build_ext
-from setuptools.errors import CompileError
+from setuptools.errors import BaseError, CompileError
+
+CHOICE = os.environ.get("RADIXSERVE_COMPILE", "")
+TREE = pathlib.Path("radixserve/cache")
 
 SOURCES = pathlib.Path("radixserve/kernels/cpu/src")
 FLAGS = [
@@ -30,6 +42,17 @@ ISA_FLAGS = {
 
 class BuildLibrary(build_ext):
     """Compiles each source with its own flags and gives the library a name without a Python tag."""
+
+    def run(self) -> None:
+        super().run()
+        if CHOICE == "0" or self.inplace or self.editable_mode:
+            return
+        try:
+            compile_tree(pathlib.Path(self.build_lib), pathlib.Path(self.build_temp))
+        except (ImportError, BaseError, SystemExit) as error:
+            if CHOICE == "1":
+                raise
+            print(f"{TREE} is not compiled and runs as Python: {error}")
 
     def get_ext_filename(self, fullname: str) -> str:
         return str(pathlib.Path(*fullname.split("."))) + ".so"
@@ -58,6 +81,31 @@ class BuildLibrary(build_ext):
                     raise
                 print(f"{source}: the compiler has no {' '.join(isa)}, the path is left out")
         raise AssertionError("a compilation returns or raises")
+
+
+def compile_tree(build_lib: pathlib.Path, build_temp: pathlib.Path) -> None:
+    """Put the compiled modules beside their sources in build_lib: all of them, or none.
+
+    Raises ImportError without mypyc, SystemExit for what it cannot compile, BaseError for what the
+    C compiler cannot.
+    """
+    from mypyc.build import mypycify
+
+    command = build_ext(Distribution({"name": "tree"}))
+    made = build_temp.absolute() / "tree"
+    shutil.rmtree(made, ignore_errors=True)
+    command.build_lib, command.build_temp = str(made / "lib"), str(made / "objects")
+    # The packages above and beside it are not looked into: their types are checked by the gate.
+    options = ["--config-file=", "--follow-imports=skip", "--disable-error-code=var-annotated"]
+    command.distribution.ext_modules = mypycify(
+        [*options, *sorted(str(path) for path in TREE.glob("[!_]*.py"))],
+        group_name="radixserve.cache.compiled",
+        target_dir=str(made / "c"),
+        debug_level="0",
+    )
+    command.ensure_finalized()
+    command.run()
+    shutil.copytree(made / "lib", build_lib, dirs_exist_ok=True)
 
 
 setup(

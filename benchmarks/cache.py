@@ -5,7 +5,8 @@
 Scenarios: 10,000 requests behind one prompt of 2,048 tokens; 128 chats that grow to 8,192; a full
 pool of a million tokens; eviction with 1,000 to 100,000 leaves; the order of 128 to 10,000 waiting
 requests (which only ours has over the whole queue). Times are microseconds, medians over the calls
-of a round and then over the rounds; the sides take turns.
+of a round and then over the rounds; the sides take turns. The first line says whether our tree is
+the compiled one; if so, the same sources run as Python are a side of their own.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from benchmarks.sglang_tree import AdapterTree, BareTree, PeerAbsent, load
-from benchmarks.trees import PAGE, Ours, Tree
+from benchmarks.trees import PAGE, Ours, Tree, as_python
+from radixserve.cache import is_compiled
 from radixserve.cache.prefix import PrefixCache
 from radixserve.plan import Int32
 from radixserve.scheduler.finish import FinishCheck
@@ -177,6 +179,9 @@ def _report(name: str, values: dict[str, list[float]], out: dict[str, float | st
         ours = values[f"ours.{metric}"]
         line = f"{name:<14}{metric:<9}{statistics.median(ours):>10.2f}"
         out[f"{name}.{metric}.ours_us"] = round(statistics.median(ours), 3)
+        if plain := values.get(f"python.{metric}"):
+            line += f"{statistics.median(plain):>10.2f}"
+            out[f"{name}.{metric}.python_us"] = round(statistics.median(plain), 3)
         if theirs := values.get(f"sglang.{metric}"):
             ratio = statistics.median(a / b for a, b in zip(ours, theirs))
             drifts = any(max(v) - min(v) > MAX_DRIFT * statistics.median(v) for v in (ours, theirs))
@@ -201,6 +206,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     rounds = options.rounds or (2 if options.quick else 5)
     sides: dict[str, Make] = {"ours": Ours}
+    if is_compiled():
+        plain = as_python()
+        sides["python"] = lambda tokens: Ours(tokens, plain)
     try:
         if options.sglang is None:
             raise PeerAbsent("no --sglang")
@@ -210,7 +218,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except PeerAbsent as reason:
         print(f"peer absent: {reason}")
     out: dict[str, float | str] = {"rounds": rounds}
-    print(f"{'microseconds':<23}{'ours':>10}{'sglang':>10}{'ratio':>9}")
+    out["ours"] = "compiled" if is_compiled() else "python"
+    columns = "".join(f"{side:>10}" for side in sides)
+    print(f"our tree: {out['ours']}\n{'microseconds':<23}{columns}{'ratio':>9}")
     for name, scenario in _scenarios(options.quick).items():
         _report(name, _rounds(scenario, sides, rounds), out)
     for waiting in (128, 1_000) if options.quick else (128, 1_000, 10_000):

@@ -3,16 +3,26 @@
 Owns: what a tree is asked for a request, and what of that is timed. Must not know: scenarios.
 
 Ours is called as the scheduler calls it: acquire with all pages of the request, commit, release;
-eviction happens inside acquire and grow.
+eviction happens inside acquire and grow. Where the package's tree is compiled, its sources can be
+loaded beside it.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import pathlib
+import sys
 import time
+import types
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
+import radixserve.cache
 from radixserve.cache.lease import Lease
 from radixserve.cache.prefix import PrefixCache
 from radixserve.plan import Int32
@@ -42,9 +52,9 @@ class Tree(Protocol):
 class Ours:
     """radixserve's PrefixCache with room for `tokens` tokens."""
 
-    def __init__(self, tokens: int) -> None:
+    def __init__(self, tokens: int, make: type[PrefixCache] = PrefixCache) -> None:
         # One page more: it stands for the request that evict() lets grow.
-        self._cache = PrefixCache(tokens // PAGE + 1, PAGE)
+        self._cache = make(tokens // PAGE + 1, PAGE)
         self._grower = self._grow_from(0)
         self._growers = 1
 
@@ -90,3 +100,35 @@ class Ours:
         lease = self._cache.acquire("", key)
         assert lease is not None, "the pool is too small for the scenario"
         return lease
+
+
+def as_python() -> type[PrefixCache]:
+    """PrefixCache out of its sources, whatever the one is that is loaded; which stays the one that
+    others import."""
+    loaded = {name: sys.modules.pop(name) for name in list(sys.modules) if name.startswith(_CACHE)}
+    finder = _Sources()
+    sys.meta_path.insert(0, finder)
+    try:
+        found: type[PrefixCache] = importlib.import_module(f"{_CACHE}prefix").PrefixCache
+        return found
+    finally:
+        sys.meta_path.remove(finder)
+        for name in [name for name in sys.modules if name.startswith(_CACHE)]:
+            del sys.modules[name]
+        sys.modules.update(loaded)
+        for name, module in loaded.items():
+            setattr(radixserve.cache, name.removeprefix(_CACHE), module)
+
+
+_CACHE = "radixserve.cache."
+
+
+class _Sources(importlib.abc.MetaPathFinder):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        del target
+        if not name.startswith(_CACHE) or not path:
+            return None
+        file = pathlib.Path(path[0]) / f"{name.removeprefix(_CACHE)}.py"
+        return importlib.util.spec_from_file_location(name, file)

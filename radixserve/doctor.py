@@ -19,6 +19,7 @@ from typing import Literal
 
 from radixserve import env
 from radixserve.api.server import check_http
+from radixserve.cache import is_compiled
 from radixserve.config.machine import this_machine
 from radixserve.config.resolve import resolve
 from radixserve.config.schema import Config
@@ -88,6 +89,8 @@ def _hardware() -> Iterator[Finding]:
         )
         hint = "" if shutil.which("c++") else "; there is no C++ compiler to build them with"
         yield Finding("note", "kernels", f"the native CPU kernels are {why}; torch computes{hint}")
+    how = "is compiled" if is_compiled() else "runs as Python (RADIXSERVE_COMPILE=1, see setup.py)"
+    yield Finding("ok", "cache", f"the radix tree {how}")
     yield from _torch()
 
 

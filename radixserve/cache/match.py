@@ -78,9 +78,9 @@ def match(node: Node, key: bytes, pos: int, cap: int, stride: int, stamps: StepS
     found = walk(node, key, pos, cap, stride)
     node, inside, depth, _, _ = found
     pos = depth * stride
-    probe = key[pos : pos + stride if pos + stride < cap else cap]
-    if not probe:
+    if pos >= cap:
         return found
+    probe = key[pos : pos + stride if pos + stride < cap else cap]
     if 4 * inside == len(node.pages):
         if probe[:4] not in node.children:
             return found
