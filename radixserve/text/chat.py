@@ -27,6 +27,8 @@ from radixserve.text.tokenizer import IdArray, Run, Tokenizer, check_text
 
 _TOOL_TEMPLATE = "tool_use"
 _MAX_TOLD = 32  # sets of tools whose role texts are kept
+_MAX_KEPT_TEXT = 2**21  # characters of the renderings that are kept for one of them
+_FEW, _MANY = 8, 512  # renderings that are kept
 _OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt", "range"})
 
 Messages = Sequence[Mapping[str, Any]]
@@ -149,11 +151,16 @@ class ChatTemplate:
             key = (json.dumps(tools), written)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidRequest(f"no JSON that can be read: {error}") from None
+        size = len(key[0])
         with self._lock:
             found = self._told.pop(key, None)
             if found is None:
-                found = RoleTexts(functools.partial(self._render_blocks, tools), written)
-            self._told[key] = found
+                render = functools.partial(self._render_blocks, tools)
+                # Each rendering that is kept has all tools in it.
+                keeps = max(_FEW, min(_MANY, _MAX_KEPT_TEXT // size))
+                found = RoleTexts(render, written, keeps)
+            if size <= _MAX_KEPT_TEXT // _FEW:
+                self._told[key] = found
             if len(self._told) > _MAX_TOLD:
                 self._told.popitem(last=False)
         return Blocks(found)

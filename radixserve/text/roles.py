@@ -40,20 +40,20 @@ class RoleTexts:
     """The role texts of one template; the last some hundred are kept.
 
     written: what an output that called has written behind the last argument, a text. The content of
-    a block that called is, for `render`, that argument.
+    a block that called is, for `render`, that argument. keeps: renderings that are kept.
 
     Worked example, ChatML with a default system block: role_text((), "user") opens with
     "<|im_start|>system\\nYou are ..<|im_end|>\\n<|im_start|>user\\n" and closes with
     "<|im_end|>\\n"; role_text(("user",), "assistant") opens with "<|im_start|>assistant\\n".
     """
 
-    def __init__(self, render: Render, written: str = "") -> None:
+    def __init__(self, render: Render, written: str = "", keeps: int = 512) -> None:
         self._render = render
         self._written = written
         self._as_json: dict[str, bool] = {}
         # Drawn at random so that no template's own text and no user's can hold it.
         self._stem = f"\ufdd0{os.urandom(6).hex()}"
-        self._layout = functools.lru_cache(maxsize=512)(self._rendered_layout)
+        self._layout = functools.lru_cache(maxsize=keeps)(self._rendered_layout)
         self._block = functools.lru_cache(maxsize=512)(self._found_block)
         self._opening = functools.lru_cache(maxsize=512)(self._found_opening)
 
