@@ -297,6 +297,7 @@ def _wait_for_setup(channel: EngineChannel) -> Setup | None:
 
 def _build(channel: EngineChannel, heart: Heart, setup: Setup) -> tuple[Loop, Ready]:
     # torch is imported here, after the heartbeat has begun.
+    from radixserve.cache import is_compiled
     from radixserve.cache.prefix import PrefixCache
     from radixserve.executor.load import load_executor
 
@@ -309,6 +310,7 @@ def _build(channel: EngineChannel, heart: Heart, setup: Setup) -> tuple[Loop, Re
         audit=config.cache.audit,
         warm_share=config.cache.warm_share,
     )
+    logger.info("cache: the radix tree %s", "is compiled" if is_compiled() else "runs as Python")
     if config.schedule.policy == "program":
         cache.keep_for_programs(config.cache.program_share, config.cache.program_seconds)
     shares = config.schedule.shared_attention and loaded.shares_prefixes
