@@ -173,6 +173,7 @@ OTHERS = {  # what they look at
     "self_consistency": "is tested",
     "tested_program": "s['urgent'] is tested",
     "async_service": "s['answer'] is tested",
+    "tools": "s['step'].calls is tested",
 }
 NAMES = {
     "react_agent": "agent",
@@ -181,6 +182,7 @@ NAMES = {
     "self_consistency": "vote",
     "tested_program": "triage",
     "async_service": "reply",
+    "tools": "agent",
 }
 
 
