@@ -173,7 +173,8 @@ def document() -> dict[str, Any]:
 def _operation(path: str, shape: Shape, body: type[msgspec.Struct] | None) -> dict[str, Any]:
     content: dict[str, Any] = {"application/json": {"schema": shape}}
     if path in _STREAMED:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        # Of each event, in the eyes of some tools, and of the whole text in those of others.
+        content["text/event-stream"] = {"schema": {"description": "server-sent events"}}
     told: dict[str, Any] = {"responses": {"200": {"description": "done", "content": content}}}
     told["responses"] |= _errors(path)
     if path in _PARAMETERS:
