@@ -28,6 +28,7 @@ from radixserve.lang.portal import Portal
 
 FIRST_PAUSE = 0.25  # seconds before the second try; doubled before each further one
 LONGEST_PAUSE = 20.0
+INSIST_SECONDS = 10.0  # for which calls that were aborted and go on are aborted again
 
 OnChunk = Callable[[Reply], None]
 
@@ -90,6 +91,8 @@ class Caller:
         self._retries = retries
         self._deadline = deadline
         self._lock = threading.Lock()
+        self._has_left = threading.Condition(self._lock)
+        self._insisting: list[threading.Thread] = []
         self._in_flight: dict[str, str] = {}  # by rid the place of the call in its program
         self._tasks: dict[asyncio.Task[Any], str] = {}
         self._portal: Portal | None = None
@@ -142,16 +145,38 @@ class Caller:
         for task in tasks:
             with contextlib.suppress(RuntimeError):  # its loop is closed
                 task.get_loop().call_soon_threadsafe(task.cancel)
+        self._abort_blocking(rids)
+        if rids:
+            thread = threading.Thread(
+                target=self._insist, args=(rids,), name="radixserve-abort", daemon=True
+            )
+            self._insisting.append(thread)
+            thread.start()
+
+    def _abort_blocking(self, rids: list[str]) -> None:
         for rid in rids:
             # The error that led here must not be replaced by a backend that cannot even abort.
             with contextlib.suppress(Exception):
                 self._backend.abort(rid)
+
+    def _insist(self, rids: list[str]) -> None:
+        """Abort again what goes on: the first time it may not have reached its backend yet."""
+        end, pause = time.monotonic() + INSIST_SECONDS, FIRST_PAUSE
+        while time.monotonic() < end:
+            with self._lock:
+                if self._has_left.wait_for(lambda: self._in_flight.keys().isdisjoint(rids), pause):
+                    return
+                left = [rid for rid in rids if rid in self._in_flight]
+            self._abort_blocking(left)
+            pause = min(2 * pause, INSIST_SECONDS / 4)
 
     def close(self) -> None:
         with self._lock:
             portal, self._portal = self._portal, None
         if portal is not None:
             portal.close()
+        for thread in self._insisting:
+            thread.join(FIRST_PAUSE)
 
     @contextlib.contextmanager
     def _timed(self, call: Call) -> Iterator[None]:
@@ -180,6 +205,7 @@ class Caller:
     def _leave(self, rid: str) -> None:
         with self._lock:
             self._in_flight.pop(rid, None)
+            self._has_left.notify_all()
 
     def _before(self, call: Call) -> None:
         call.tries += 1

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 
 import pytest
 
@@ -141,3 +142,54 @@ def test_a_branch_that_has_not_begun_makes_no_call():
     mock = sgl.Mock(lambda prompt: prompt[-1])
     assert asyncio.run(program.arun(mock, backend=mock)).ret_value == "!"
     assert mock.prompts == ["first", "firstt!"]
+
+
+class Late(sgl.Mock):
+    """Knows a call only once it has been on its way for a while, as a server does."""
+
+    def __init__(self):
+        super().__init__(lambda prompt: "x")
+        self.known = {}
+        self.entered = threading.Semaphore(0)
+        self.left = threading.Semaphore(0)
+
+    def generate(self, body):
+        self.entered.release()
+        time.sleep(0.05)
+        over = self.known[body["rid"]] = threading.Event()
+        assert over.wait(9), "nobody aborted it"
+        self.left.release()
+        raise sgl.BackendError(499, "cancelled", "aborted")
+
+    def stream(self, body):
+        yield self.generate(body)
+
+    def abort(self, rid):
+        if rid in self.known:
+            self.known[rid].set()
+
+
+@sgl.function
+def plain(s, word):
+    s += word + sgl.gen("x")
+
+
+def test_a_call_that_was_on_its_way_when_its_branch_was_cancelled_is_aborted():
+    @sgl.function
+    def program(s, mock):
+        [child] = s.fork(1)
+        child += "q" + sgl.gen("x")
+        mock.entered.acquire()
+        child.cancel()
+        assert mock.left.acquire(timeout=8)
+
+    mock = Late()
+    program.run(mock, backend=mock)
+
+
+def test_a_call_that_was_on_its_way_when_its_run_was_cancelled_is_aborted():
+    mock = Late()
+    state = plain.run("q", backend=mock, stream=True)
+    mock.entered.acquire()
+    state.cancel()
+    assert mock.left.acquire(timeout=8)
