@@ -37,7 +37,14 @@ from radixserve.lang.errors import (
     TypedOutputError,
 )
 from radixserve.native.apart import apart
-from radixserve.programs.request import CODE, Job, ProgramLimits, as_invalid, read_job
+from radixserve.programs.request import (
+    CODE,
+    Job,
+    ProgramLimits,
+    as_invalid,
+    is_kept,
+    read_job,
+)
 from radixserve.programs.service import ProgramService
 
 PATH = "/v1/programs"
@@ -51,7 +58,10 @@ def routes(front: Front) -> APIRouter:
 
     async def programs(request: Request) -> Response:
         body = await read_json(request, http.max_body)
-        job = await apart(body, read_job, body, limits)
+        if is_kept(body, limits):  # a thread would take longer
+            job = read_job(body, limits)
+        else:
+            job = await apart(body, read_job, body, limits)
         _pay(job)
         if job.streams:
             return await event_stream(request, _events(service, job))

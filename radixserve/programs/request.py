@@ -7,8 +7,8 @@ HTTP.
 from __future__ import annotations
 
 import marshal
+import threading
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -29,6 +29,9 @@ MAX_KEPT = 64  # graphs that are kept as they were read
 MAX_KEPT_BYTES = 2**16  # of one
 _NO_REFERENCES = 2  # a version of marshal in which equal values have equal bytes
 CODE = "invalid_program"
+
+_kept: dict[tuple[bytes, GraphLimits], tuple[Graph, dict[str, int]]] = {}
+_lock = threading.Lock()
 
 _DEFAULTS = tuple(RunDefaults.__annotations__)
 
@@ -119,20 +122,34 @@ def read_job(raw: object, limits: ProgramLimits) -> Job:
     )
 
 
+def is_kept(raw: object, limits: ProgramLimits) -> bool:
+    """Whether the program of a body has been read before, so that read_job takes no time."""
+    program = raw.get("program") if isinstance(raw, dict) else None
+    return isinstance(program, dict) and (_exact(program), limits.graph) in _kept
+
+
 def _graph(program: dict[str, Any], limits: GraphLimits) -> tuple[Graph, dict[str, int]]:
     """Reading one takes milliseconds, and a program comes many times."""
-    try:
-        exact = marshal.dumps(program, _NO_REFERENCES)
-    except ValueError:  # too deep, or not of JSON
-        exact = b""
+    exact = _exact(program)
+    found = _kept.get((exact, limits))
+    if found is not None:
+        return found
     if not 0 < len(exact) <= MAX_KEPT_BYTES:
         return _read(program, limits)
-    return _kept_graph(exact, limits)
+    found = _read(marshal.loads(exact), limits)  # of a copy, which nobody changes
+    with _lock:
+        _kept[exact, limits] = found
+        if len(_kept) > MAX_KEPT:
+            del _kept[next(iter(_kept))]
+    return found
 
 
-@lru_cache(maxsize=MAX_KEPT)
-def _kept_graph(exact: bytes, limits: GraphLimits) -> tuple[Graph, dict[str, int]]:
-    return _read(marshal.loads(exact), limits)
+def _exact(program: dict[str, Any]) -> bytes:
+    """Bytes that only an equal program has; none for one that is too deep, or not of JSON."""
+    try:
+        return marshal.dumps(program, _NO_REFERENCES)
+    except ValueError:
+        return b""
 
 
 def _read(program: dict[str, Any], limits: GraphLimits) -> tuple[Graph, dict[str, int]]:
