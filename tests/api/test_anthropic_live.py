@@ -1,4 +1,4 @@
-"""Messages under way: clients that leave, aborts, headers before any text."""
+"""Messages under way: aborts, headers before any text. Of leavers: test_clients_leave.py."""
 
 from __future__ import annotations
 
@@ -16,30 +16,6 @@ STREAM_OR_NOT = pytest.mark.parametrize("stream", [False, True])
 @pytest.fixture
 def gateway(renderer):
     return ScriptedGateway(renderer)
-
-
-@STREAM_OR_NOT
-@pytest.mark.parametrize("moment", ["before acceptance", "after some tokens"])
-def test_s10_a_client_that_goes_away_ends_its_call(gateway, stream, moment):
-    async def go():
-        gate = asyncio.Event()
-        if moment == "before acceptance":
-            gateway.start_gate = gate
-        else:
-            gateway.gate = gate
-        leaving = LeavingClient(gateway, MESSAGES, body(stream=stream))
-        served = leaving.start()
-        while not gateway.running:
-            await asyncio.sleep(0.001)
-        await asyncio.sleep(0.02)
-        assert gateway.closed_early == []
-        assert bool(leaving.messages) is (stream and moment == "after some tokens")
-        leaving.left.set()
-        await asyncio.wait_for(served, 2)
-
-    asyncio.run(go())
-    assert gateway.running == 0
-    assert len(gateway.closed_early) == 1
 
 
 @STREAM_OR_NOT

@@ -10,6 +10,7 @@ import pytest
 from radixserve.api.app import create_app
 from radixserve.config.schema import Config, HttpConfig
 from radixserve.metrics.prometheus import Metrics
+from tests.api import anthropic_talk, response_talk
 from tests.api.scripted import ScriptedGateway
 from tests.api.talk import CHAT, COMPLETIONS, ask, events_of, hello
 
@@ -17,6 +18,8 @@ CALLS = {
     CHAT: hello(),
     COMPLETIONS: {"prompt": ["a", "b"]},
     "/generate": {"text": ["a", "b"]},
+    anthropic_talk.MESSAGES: anthropic_talk.body(),
+    response_talk.RESPONSES: response_talk.body(),
 }
 
 

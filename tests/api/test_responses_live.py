@@ -1,4 +1,4 @@
-"""Responses that fail, that their clients leave, and whose they are."""
+"""Responses that fail, and whose they are; clients that leave: test_clients_leave.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from radixserve.errors import EngineDead, InternalError, QueueFull, TimedOut
 from tests.api.response_talk import RESPONSES, body, events_of
 from tests.api.scripted import ScriptedGateway, client
 from tests.api.talk import ask, error_of
-from tests.api.test_clients_leave import LeavingClient
 
 STREAM_OR_NOT = pytest.mark.parametrize("stream", [False, True])
 
@@ -100,39 +99,6 @@ def test_a_stream_that_fails_ends_with_its_failure_and_is_kept(gateway, failure,
 def test_a_whole_reply_that_fails_is_an_error(gateway):
     gateway.failure = InternalError("it broke")
     assert "it broke" in error_of(ask(gateway, RESPONSES, body()), 500)["message"]
-
-
-# ---- clients that go away ----
-
-
-@STREAM_OR_NOT
-@pytest.mark.parametrize("moment", ["before acceptance", "after some tokens"])
-def test_a_client_that_goes_away_ends_its_response(gateway, stream, moment):
-    async def go():
-        gate = asyncio.Event()
-        if moment == "before acceptance":
-            gateway.start_gate = gate
-        else:
-            gateway.gate = gate
-        leaving = LeavingClient(gateway, RESPONSES, body(stream=stream))
-        served = leaving.start()
-        while not gateway.running:
-            await asyncio.sleep(0.001)
-        await asyncio.sleep(0.02)
-        leaving.left.set()
-        await asyncio.wait([served], timeout=2)
-        assert served.done()
-
-    asyncio.run(go())
-    assert gateway.running == 0
-    assert len(gateway.closed_early) == 1
-
-
-@STREAM_OR_NOT
-def test_normal_ends_abort_nothing(gateway, stream):
-    for _ in range(3):
-        assert ask(gateway, RESPONSES, body(stream=stream)).status_code == 200
-    assert gateway.closed_early == []
 
 
 def test_an_abort_by_rid_is_a_failure(gateway):
