@@ -13,7 +13,7 @@ from typing import Any
 
 from radixserve.lang.backends.base import Body
 from radixserve.lang.backends.mock import Mock
-from radixserve.lang.backends.mock_calls import must_call
+from radixserve.lang.backends.mock_calls import must_call, names_in
 from radixserve.lang.calls import Call, Caller
 from radixserve.lang.errors import BackendError
 from radixserve.lang.history import MARKS, CallReport
@@ -29,7 +29,8 @@ _MADE_UP = {"json_schema", "json_object", "regex", "choice"}
 
 @dataclass(frozen=True, slots=True)
 class TracedCall:
-    """call, parent: places in the program. new_text: what it sends that its parent did not know."""
+    """call, parent: places in the program. new_text: what it sends that its parent did not know.
+    tools: names of those that it may call."""
 
     call: str
     parent: str
@@ -37,6 +38,7 @@ class TracedCall:
     name: str | None
     new_text: str
     choices: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,8 @@ class Trace:
             head = indent + ("└─ " if is_last else "├─ ")
             below = indent + ("   " if is_last else "│  ")
             choices = f" of {list(each.choices)}" if each.choices else ""
-            yield f"{head}{each.kind} {each.name or '-'}{choices}  [{each.call}]"
+            tools = f" may call {', '.join(each.tools)}" if each.tools else ""
+            yield f"{head}{each.kind} {each.name or '-'}{choices}{tools}  [{each.call}]"
             if each.new_text:
                 yield f"{below}  {_short(each.new_text)}"
             yield from self._lines(each.call, below)
@@ -113,7 +116,8 @@ def _traced(report: CallReport, body: dict[str, Any]) -> TracedCall:
     kind = "select" if report.kind == "choose" else "gen"
     choices = tuple(body["input"][-1]["choices"]) if kind == "select" else ()
     text = "".join(_spelt(part) for part in body["input"])
-    return TracedCall(report.call, report.parent, kind, report.name, text, choices)
+    tools = tuple(names_in(body))
+    return TracedCall(report.call, report.parent, kind, report.name, text, choices, tools)
 
 
 def _spelt(part: Part) -> str:

@@ -13,6 +13,7 @@ from radixserve.lang.compiled.values import Template, Use
 from radixserve.lang.history import MARKS
 from radixserve.lang.interpreter import Place
 from radixserve.lang.ir import Gen, RoleBegin, RoleEnd
+from radixserve.lang.toolkit import named_in
 from radixserve.lang.trace import Trace, TracedCall
 
 
@@ -54,7 +55,17 @@ def _call(graph: Graph, do: Gen | Pick, line: _Line) -> TracedCall:
         do.name,
         "".join(line.text),
         choices,
+        _callable(graph, do),
     )
+
+
+def _callable(graph: Graph, do: Gen | Pick) -> tuple[str, ...]:
+    """Names of the tools that a gen may call."""
+    calling = getattr(do, "tools", None)
+    if calling is None or calling.choice == "none":
+        return ()
+    known = calling.tools or graph.tools
+    return tuple(named_in(calling.choice) or [tool.name for tool in known])
 
 
 def _shown(graph: Graph, do: Doing) -> str:

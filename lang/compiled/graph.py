@@ -197,9 +197,8 @@ class Graph:
     def prefix(self) -> list[Part]:
         """The parts that every run's first prompt begins with, whatever the arguments."""
         prompt = Prompt()
-        tools = self._tools_told
-        if tools:
-            prompt.tell([tool.spec for tool in tools])
+        if self.tools:
+            prompt.tell([tool.spec for tool in self.tools])
         for kind, text in self._constant_beginning():
             match kind:
                 case "open":
@@ -213,7 +212,7 @@ class Graph:
         return prompt.parts()
 
     @property
-    def _tools_told(self) -> tuple[Tool, ...]:
+    def tools(self) -> tuple[Tool, ...]:
         """Those that stand where the first prompt begins: declared, or those of the first call."""
         for number in self.branches[0]:
             match self.steps[number].do:

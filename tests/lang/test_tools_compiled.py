@@ -262,6 +262,16 @@ def test_a_bad_graph_is_refused_by_pointer(pointer):
     assert caught.value.pointer == pointer
 
 
+def test_a_drawing_names_what_may_be_called():
+    for program in PROGRAMS:
+        here = [each.tools for each in program.trace("it").calls]
+        there = [each.tools for each in program.compile().trace().calls]
+        assert sorted(here) == sorted(there)
+    drawn = str(forked.compile().trace())
+    assert "gen x may call colour  [1.0.0]" in drawn or "gen x may call colour  [0.0.0]" in drawn
+    assert "gen y  [" in drawn
+
+
 def test_the_tools_of_a_strangers_graph_are_bounded():
     function = {"name": "f", "description": "x" * MAX_TOOLS_TEXT}
     tools = [{"type": "function", "function": function}]
