@@ -61,6 +61,11 @@ class FinishCheck:
         """Ids that may not be sampled before min_new_tokens are out."""
         return tuple(sorted(self._stop_ids))
 
+    @property
+    def size(self) -> int:
+        """Bytes of the output so far; counted where a text may end it."""
+        return self._bytes
+
     def push(self, token: int, *, is_text: bool = False, is_heard: bool = True) -> Ending | None:
         """Take the next output token. is_text: it ends nothing by its id. is_heard: stop strings
         and patterns look at it, and may begin with it."""
@@ -74,7 +79,8 @@ class FinishCheck:
             self._bytes += len(fresh)
             self._tail = b""
             return None
-        return self._stop_string(fresh) or self._stop_pattern(fresh)
+        string, pattern = self._stop_string(fresh), self._stop_pattern(fresh)
+        return string or pattern
 
     def _stop_pattern(self, fresh: bytes) -> Ending | None:
         if self._patterns is None or self._count <= self._min:

@@ -4,7 +4,7 @@ Owns: the order in which stop conditions, grammar and length are asked, and whic
 Must not know: the queue, the cache, steps.
 
 Under a grammar the grammar wins: a stop string ends the output only where the text before it is
-whole, and an output that the grammar has completed ends there, whatever min_new_tokens or
+whole, a pattern behind the first token where it has matched and the text is whole, and an output that the grammar has completed ends there, whatever min_new_tokens or
 ignore_eos say.
 """
 
@@ -80,6 +80,7 @@ def _stop(
     request: Request, guide: Guide, token: int, *, is_text: bool, is_heard: bool
 ) -> Ending | None:
     ending = request.check.push(token, is_text=is_text, is_heard=is_heard)
-    if ending is None or ending.kept_bytes is None or guide.whole_at(ending.kept_bytes):
+    if ending is None or isinstance(ending.matched, int):
         return ending
-    return None
+    size = request.check.size if ending.kept_bytes is None else ending.kept_bytes
+    return ending if guide.whole_at(size) else None

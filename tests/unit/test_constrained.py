@@ -11,6 +11,7 @@ import pytest
 from radixserve.config.schema import GrammarConfig
 from radixserve.grammar.check import check
 from radixserve.grammar.gate import Gate
+from radixserve.native.stops import stop_patterns
 from radixserve.wire.messages import FinishReason, Setup
 from radixserve.wire.params import Constraint
 from tests.engine_driver import EngineDriver
@@ -180,6 +181,24 @@ def test_a_stop_string_ends_where_the_text_is_whole_and_only_there(gate):
     if "b" in text(run.output(early)):
         assert (end.matched, end.kept_bytes) == ("b", 3)
     assert end.reason is FinishReason.STOP
+
+
+def test_a_stop_pattern_ends_where_the_text_is_whole_and_only_there(gate):
+    run = driver(gate)
+    inside = run.submit([1], 30, constraint=regex("abc(d|e)"), params=patterns("b"))
+    later = run.submit([1], 30, constraint=regex("(a|b){3}(f{2})+"), params=patterns("[ab]{2}"))
+    beside = run.submit(
+        [1], 30, constraint=regex("abc(cd)*"), params=patterns("bc") | {"stop": ("b",)}
+    )
+    run.run()
+    assert re.fullmatch("abc(d|e)", text(run.output(inside)))
+    assert re.fullmatch("(a|b){3}ff", text(run.output(later)))
+    assert (text(run.output(beside)), run.finished(beside).matched) == ("abc", "bc")
+    assert run.finished(later).matched == "[ab]{2}"
+
+
+def patterns(text: str) -> dict[str, object]:
+    return {"stop_regex": stop_patterns(text, "stop_regex")}
 
 
 def test_ignore_eos_and_min_tokens_yield_to_the_grammar(gate):
