@@ -4,8 +4,8 @@ Owns: the order in which stop conditions, grammar and length are asked, and whic
 Must not know: the queue, the cache, steps.
 
 Under a grammar the grammar wins: a stop string ends the output only where the text before it is
-whole, a pattern behind the first token where it has matched and the text is whole, and an output that the grammar has completed ends there, whatever min_new_tokens or
-ignore_eos say.
+whole, a pattern behind the first token where it has matched and the text is whole, and an output
+that the grammar has completed ends there, whatever min_new_tokens or ignore_eos say.
 """
 
 from __future__ import annotations
