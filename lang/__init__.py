@@ -32,6 +32,7 @@ from radixserve.lang.api import (
     user,
     user_begin,
     user_end,
+    video,
 )
 from radixserve.lang.async_state import AsyncForkGroup, AsyncState
 from radixserve.lang.backends.anthropic import Anthropic
@@ -123,4 +124,5 @@ __all__ = [
     "user",
     "user_begin",
     "user_end",
+    "video",
 ]

@@ -277,6 +277,10 @@ def image(*_: Any, **__: Any) -> NoReturn:
     raise NotImplementedError("image is not implemented: models here read text only")
 
 
+def video(*_: Any, **__: Any) -> NoReturn:
+    raise NotImplementedError("video is not implemented: models here read text only")
+
+
 def separate_reasoning(expr: str | Expr, model_type: str | None = None) -> Chain:
     """`expr` with its gens' reasoning apart: of gen("x") the answer is variable x, the reasoning
     x_reasoning_content.

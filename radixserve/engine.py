@@ -173,6 +173,10 @@ class Engine:
         """Version, gauges and resolved configuration, as GET /server_info answers."""
         return self._run(server_info(self._gateway, self._gateway.config))
 
+    def shutdown(self) -> None:
+        """close(), as SGLang calls it."""
+        self.close()
+
     def close(self) -> None:
         """Stop the engine; open requests end with EngineDead. Later and concurrent calls wait."""
         with self._lock:

@@ -290,6 +290,7 @@ def test_closed_engine_says_so(start) -> None:
     engine = start()
     engine.close()
     engine.close()
+    engine.shutdown()  # SGLang's name
     with pytest.raises(EngineDead):
         greedy(engine, [5, 6])
 

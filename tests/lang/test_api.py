@@ -16,6 +16,7 @@ import radixserve.lang as sgl
         lambda: sgl.select("x", ["a"], temperature=0.5),
         lambda: sgl.gen("x", choices=["a"], temperature=0.5),
         lambda: sgl.image("a.png"),
+        lambda: sgl.video("a.mp4", 8),
         lambda: sgl.Runtime(model_path="m"),
         lambda: sgl.RuntimeEndpoint("http://localhost", chat_template_name="chatml"),
     ],
