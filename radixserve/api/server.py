@@ -218,7 +218,9 @@ def _listen(http: HttpConfig) -> socket.socket:
     host, port = http.host, http.port
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        # Named, or asyncio would not know that connections are TCP and leave Nagle's algorithm on:
+        # the body of an answer then waits 40 ms for the acknowledgement of its headers.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     except OSError as error:
         raise ConfigError(f"host {host!r}: {error}") from error
     try:

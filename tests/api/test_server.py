@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 
 import pytest
 
 from radixserve.api.app import create_app
-from radixserve.config.schema import Config
+from radixserve.api.server import _listen
+from radixserve.config.schema import Config, HttpConfig
 from radixserve.errors import Cancelled, InternalError, InvalidRequest, QueueFull
 from tests.api.scripted import MODEL, ScriptedGateway, client
 from tests.api.talk import CHAT, COMPLETIONS, ask, error_of, events_of, hello
@@ -322,3 +324,25 @@ def test_an_abort_ends_a_call(gateway, path, stream, everything):
 @pytest.mark.parametrize("body", [{}, {"rid": ""}, {"rid": "a", "abort_all": True}, {"rid": 5}])
 def test_aborts_that_say_nothing(gateway, body):
     assert error_of(ask(gateway, "/abort_request", body), 400)["param"] == "rid"
+
+
+def test_no_answer_waits_for_an_acknowledgement():
+    """Nagle's algorithm holds back what follows the headers of an answer."""
+
+    async def no_delay() -> int:
+        seen: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def connected(_, writer):
+            own = writer.get_extra_info("socket")
+            seen.set_result(own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        server = await asyncio.start_server(connected, sock=_listen(HttpConfig(port=0)))
+        async with server:
+            _, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
+            found = await seen
+            writer.close()
+            await writer.wait_closed()
+        return found
+
+    assert asyncio.run(no_delay())
