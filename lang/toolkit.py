@@ -7,6 +7,8 @@ tools are made of, states, how a call is written or enforced.
 from __future__ import annotations
 
 import dataclasses
+import enum
+import inspect
 import json
 import re
 from collections.abc import Callable, Iterable
@@ -47,10 +49,14 @@ class ToolCall:
     _run: Callable[[dict[str, Any]], Any] | None = field(default=None, compare=False, repr=False)
 
     def run(self) -> Any:
-        """Raises ProgramError where the tool was given as a dict, TypedOutputError where the
-        arguments do not fit it (of a backend that does not enforce them), and what it raises."""
+        """Raises ProgramError where the tool was given as a dict, or the call was kept (a pickle, a
+        checkpoint); TypedOutputError where the arguments do not fit it (of a backend that does not
+        enforce them), and what it raises."""
         if self._run is None:
-            raise ProgramError(f"{self.name} was given as a dict, so there is no function to run")
+            raise ProgramError(
+                f"{self.name} was given as a dict, so there is no function to run; a call that was "
+                f"kept, in a checkpoint, say, has none either"
+            )
         return self._run(self.arguments)
 
     def to_json(self) -> dict[str, Any]:
@@ -160,17 +166,28 @@ def named_in(choice: str | dict[str, Any] | None) -> list[str]:
 
 
 def result_text(result: Any) -> str:
-    """The text of a call's result that is no text. Raises TypeError where it is no JSON."""
-    if hasattr(result, "model_dump"):
-        result = result.model_dump(mode="json")
-    elif dataclasses.is_dataclass(result) and not isinstance(result, type):
-        result = dataclasses.asdict(result)
+    """The text of a call's result: itself, or JSON. Raises TypeError where it is neither."""
+    if isinstance(result, str):
+        return result
     try:
-        return (
-            result if isinstance(result, str) else json.dumps(portable(result), ensure_ascii=False)
-        )
+        return json.dumps(portable(result), ensure_ascii=False, allow_nan=False, default=_plain)
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"the result of a tool is a text or JSON: {error}") from None
+
+
+def _plain(value: object) -> Any:
+    """What stands for an object in JSON: of a pydantic model, a dataclass, an Enum."""
+    if not isinstance(value, type):
+        if hasattr(value, "model_dump"):
+            return value.model_dump(mode="json")
+        if dataclasses.is_dataclass(value):
+            return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+        if isinstance(value, enum.Enum):
+            return value.value
+    if inspect.iscoroutine(value):
+        value.close()
+        raise TypeError("it is a coroutine: await call.run() where the tool is async")
+    raise TypeError(f"{type(value).__name__} is no JSON")
 
 
 def check_name(name: object, at: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import enum
 import functools
 import itertools
 import json
@@ -157,6 +158,10 @@ def test_calls_run_what_the_tool_was():
             each.run()
 
 
+class Size(enum.Enum):
+    BIG = "big"
+
+
 def asking(s, tools, **options):
     s += rs.user("q") + rs.gen("x", tools=tools, **options)
 
@@ -307,7 +312,8 @@ def test_an_answer_may_be_an_object(run):
 
 
 def test_results_are_texts_or_json(run):
-    told = ["a", 3, None, {"a": [1]}, Where(city="R"), dataclasses.make_dataclass("D", ["a"])(1)]
+    pair = dataclasses.make_dataclass("Pair", ["a"])
+    told = ["a", 3, None, {"a": [1]}, Where(city="R"), pair(1), [pair([Where(city="R"), Size.BIG])]]
 
     def body(s):
         s += rs.user("q") + rs.gen("x", tools=[look_up])
@@ -318,7 +324,34 @@ def test_results_are_texts_or_json(run):
     state = run(body, rs.Mock([rs.Turn("", [call()])]))
     contents = [each["content"] for each in state.messages()[2:]]
     place = '{"city": "R", "kind": "town"}'
-    assert contents == ["a", "3", "null", '{"a": [1]}', place, '{"a": 1}', "one two"]
+    deep = f'[{{"a": [{place}, "big"]}}]'
+    assert contents == ["a", "3", "null", '{"a": [1]}', place, '{"a": 1}', deep, "one two"]
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        (float("nan"), "Out of range"),
+        ({"a": [float("inf")]}, "Out of range"),
+        (Where, "is no JSON"),
+        ([object()], "object is no JSON"),
+    ],
+)
+def test_what_is_no_json_is_no_result(result, words):
+    with pytest.raises(TypeError, match=f"a text or JSON: .*{words}"):
+        rs.tool("c", result)
+
+
+def test_the_result_of_an_async_tool_is_awaited():
+    with pytest.raises(TypeError, match=r"await call.run\(\)"):
+        rs.tool("c", later("Rome"))
+
+
+def test_a_call_that_was_kept_has_no_function():
+    state = rs.function(asking).run([look_up], backend=rs.Mock([rs.Turn("", [call()])]))
+    kept = pickle.loads(pickle.dumps(state["x"]))
+    with pytest.raises(rs.ProgramError, match="checkpoint"):
+        kept.calls[0].run()
 
 
 def test_a_stream_has_the_text_without_calls():
