@@ -137,7 +137,7 @@ class Siblings:
 
     def __init__(self) -> None:
         self._few: list[Node] = []
-        self._by_page: dict[bytes, Node] = {}
+        self._by_page: dict[bytes, Node] = NO_PAGES
         self._order: OrderedKeys | None = None
 
     def find(self, page: bytes, stride: int) -> Node | None:
@@ -169,7 +169,8 @@ class Siblings:
             return
         insort(self._few, node, key=_key_of)
         if len(self._few) > FEW:
-            self._order, self._few, few = OrderedKeys(), [], self._few
+            self._order, self._by_page = OrderedKeys(), {}
+            self._few, few = [], self._few
             for one in few:
                 self.add(one, stride)
 
@@ -193,4 +194,5 @@ class Siblings:
 _key_of = attrgetter("key")
 
 NO_CHILDREN: Final[dict[bytes, Node | Siblings]] = {}
-"""What every leaf has, so that none needs one of its own; nobody writes to it."""
+NO_PAGES: Final[dict[bytes, Node]] = {}
+"""What leaves and few siblings have, so that none needs one of its own; nobody writes to them."""
