@@ -342,7 +342,7 @@ def main() -> None:
             asyncio.run(ready(port))
             report = asyncio.run(run(port, process.pid, arguments))
             process.terminate()
-            code = process.wait(30)
+            code = process.wait(120)
         finally:
             process.kill()
     if code:
