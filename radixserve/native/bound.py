@@ -28,9 +28,11 @@ from radixserve.wire.messages import FinishReason
 from radixserve.wire.params import Constraint
 
 # A large schema takes seconds of an interpreter that streams share: two at once, and no other work
-# waits behind them.
+# waits behind them. Short ones without patterns take milliseconds and do not wait for those either.
 MAX_FOUND = 64
+SHORT = 4096  # characters
 _for_checks = ThreadPoolExecutor(2, thread_name_prefix="grammar-check")
+_for_short = ThreadPoolExecutor(1, thread_name_prefix="grammar-check-short")
 _found: dict[tuple[object, Constraint], Constraint] = {}  # lately: most requests repeat one
 _running: dict[tuple[object, Constraint], Future[Constraint]] = {}
 _lock = threading.RLock()
@@ -107,7 +109,8 @@ async def _apart(work: Callable[[Constraint], Constraint], constraint: Constrain
             return _found[key]
         future = _running.get(key)
         if future is None:
-            future = _running[key] = _for_checks.submit(work, constraint)
+            pool = _for_short if _is_short(constraint) else _for_checks
+            future = _running[key] = pool.submit(work, constraint)
             future.add_done_callback(lambda _: _running.pop(key, None))
     # Shielded: one who leaves does not take it from the others.
     found = await asyncio.shield(asyncio.wrap_future(future))
@@ -116,6 +119,13 @@ async def _apart(work: Callable[[Constraint], Constraint], constraint: Constrain
         if len(_found) > MAX_FOUND:
             del _found[next(iter(_found))]
     return found
+
+
+def _is_short(constraint: Constraint) -> bool:
+    """Reading it takes milliseconds: what costs is length, and patterns."""
+    if constraint.kind in ("regex", "ebnf"):
+        return False
+    return len(constraint.value) <= SHORT and "pattern" not in constraint.value
 
 
 def _named(error: InvalidRequest, wishes: dict[Wish, Constraint]) -> InvalidRequest:

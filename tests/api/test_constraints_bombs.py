@@ -4,10 +4,12 @@ the loop goes on."""
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 
 import pytest
 
+from radixserve.native import bound
 from tests.api.scripted import ScriptedGateway, client
 
 
@@ -93,3 +95,34 @@ def test_bombs_are_answered_while_the_loop_goes_on(renderer, name):
     if 400 in codes:
         error = replies[0].json()["error"]
         assert error["param"].startswith("sampling_params.")
+
+
+def test_ordinary_constraints_do_not_wait_for_bombs(renderer, monkeypatch):
+    """However many are read, for however long."""
+    gateway = ScriptedGateway(renderer, ["aab"])
+    ordinary = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    is_over = threading.Event()
+
+    def slowly(constraint):
+        if constraint.kind == "regex":
+            assert is_over.wait(20)
+        return constraint
+
+    monkeypatch.setattr(bound, "check", slowly)
+
+    async def ask(http, **body):
+        return (await http.post("/v1/completions", json={"prompt": "x", **body})).status_code
+
+    async def go():
+        async with client(gateway) as http:
+            bombs = [asyncio.create_task(ask(http, regex=f"(a|b){{3}}c{{{i}}}")) for i in range(4)]
+            await asyncio.sleep(0.05)
+            try:
+                async with asyncio.timeout(10):
+                    assert await ask(http, guided_json=ordinary) == 200
+                assert not any(bomb.done() for bomb in bombs)
+            finally:
+                is_over.set()
+            return await asyncio.gather(*bombs)
+
+    assert asyncio.run(go()) == [200] * 4
