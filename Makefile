@@ -78,6 +78,7 @@ nightly: model
 	@RADIXSERVE_TEST_PROFILE=nightly $(BIN)/python -m pytest -m "slow or not slow" \
 	  --cov --cov-report=term $(ARGS)
 	@$(MAKE) --no-print-directory sanitize
+	@$(MAKE) --no-print-directory test-compiled
 
 # The tests of the native kernels on a build that checks addresses and undefined behaviour. Python
 # itself is not built so, which is why the runtime is loaded first and leaks are not looked for.

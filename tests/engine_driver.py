@@ -80,7 +80,7 @@ class EngineDriver:
         self.executor = executor or FakeExecutor(pages, page_size, vocab)
         self.channel = ListChannel()
         setup = Setup(config=b"", token_bytes=self.token_bytes, stop_ids=list(stop_ids))
-        self.gate = gate or Gate(GrammarConfig(), setup, vocab, threads=1)
+        self.gate = gate or Gate(GrammarConfig(compiler_idle_s=0), setup, vocab, threads=1)
         self.loop = Loop(
             self.channel, self.scheduler, self.executor, StillHeart(), self.gate, overlap=overlap
         )

@@ -173,7 +173,8 @@ class Gate:
             if self._closed.wait(left):
                 return
             left = self._turned + patience - time.monotonic()
-        self._make()
+        if threading.main_thread().is_alive():  # else no thread can be started any more
+            self._make()
 
     def _make(self) -> None:
         with self._making_lock:
