@@ -23,6 +23,7 @@ from radixserve.programs.request import Job
 from radixserve.programs.telling import Event, TellingCaller, Told
 
 BRIEF = 2048  # characters
+MOMENT = 0.005  # seconds
 _LONG = {"tools", "choices", "calls"}  # parts that take longer than their text
 
 
@@ -37,6 +38,7 @@ class ProgramService:
     def __init__(self, service: NativeService, *, may_return: bool = False) -> None:
         self._service = service
         self._may_return = may_return
+        self._beginning: asyncio.Future[None] | None = None
 
     async def run(self, job: Job) -> dict[str, Any]:
         """The result: id, returns, variables, text, messages, usage, and calls if wanted."""
@@ -85,12 +87,23 @@ class ProgramService:
         )
 
     async def _execute(self, run: Run, job: Job) -> None:
+        await self._together()
         replay = Replay(job.graph, job.arguments, run, max_text=job.max_text)
         try:
             await run.aexecute(functools.partial(replay.go, run.root), in_own_thread=False)
         finally:
             salt, key = job.beside["cache_salt"], job.beside["extra_key"]
             self._service.end_program(run.id, cache_salt=salt, extra_key=key)
+
+    async def _together(self) -> None:
+        """Programs that come within a moment begin with one step: it computes what they have in
+        common once, and their later calls meet in steps, too."""
+        loop = asyncio.get_running_loop()
+        beginning = self._beginning
+        if beginning is None or beginning.done() or beginning.get_loop() is not loop:
+            beginning = self._beginning = loop.create_future()
+            loop.call_later(MOMENT, beginning.set_result, None)
+        await asyncio.shield(beginning)
 
 
 class _LoopBackend:
