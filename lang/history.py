@@ -37,7 +37,8 @@ class CallReport:
     """One call as it happened. Times in seconds; started is time.time().
 
     call, parent: places in the program, as sent in the wire form. name: the variable. computed
-    tokens are prompt_tokens - cached_tokens. error: None when it went well.
+    tokens are prompt_tokens - cached_tokens. waited: before the backend began with it, the longest
+    of its outputs; 0 where the backend does not say. error: None when it went well.
     """
 
     call: str
@@ -52,6 +53,7 @@ class CallReport:
     finish: str | None = None
     started: float = 0.0
     seconds: float = 0.0
+    waited: float = 0.0
     tries: int = 0
     text: str = ""
     error: str | None = None
@@ -71,6 +73,7 @@ class CallReport:
             self.text = outputs[0].get("text", "")
         self.completion_tokens = sum(meta.get("completion_tokens", 0) for meta in metas)
         self.forced_tokens = sum(meta.get("forced_tokens", 0) for meta in metas)
+        self.waited = max((meta.get("queue_time", 0.0) for meta in metas), default=0.0)
 
 
 @dataclass(slots=True)

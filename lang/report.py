@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 from radixserve.lang.history import CallReport, Piece
 
-_COLUMNS = ("call", "name", "prompt", "cached", "computed", "output", "ms", "constraint", "end")
+_COLUMNS = (
+    "call", "name", "prompt", "cached", "computed", "output", "ms", "waited", "constraint", "end"
+)  # fmt: skip
 _PREVIEW = 40
 _ANSI = {"constant": "", "mark": "\x1b[2m", "generated": "\x1b[32m", "selected": "\x1b[36m"}
 _ANSI_CACHED, _ANSI_END = "\x1b[44m", "\x1b[0m"
@@ -76,6 +78,7 @@ def _row(each: CallReport) -> tuple[str, ...]:
         str(each.computed_tokens),
         f"{each.completion_tokens}{forced}",
         f"{each.seconds * 1000:.1f}",
+        f"{each.waited * 1000:.1f}",
         each.constraint or "",
         (each.error or each.finish or "")[:_PREVIEW] + tries,
     )

@@ -116,7 +116,8 @@ class Finish:
     truncated: a constrained output was cut short by max_new_tokens, and ended as its constraint
     allows. violations: where the text was validated; fields: how sure the model was of each, see
     native/confidence.py; the gateway leaves both to the dialects.
-    cache, embedding (float32, little-endian): where they were asked for.
+    cache, embedding (float32, little-endian): where they were asked for. queue_seconds: before its
+    first admission, a constraint's compilation included.
     """
 
     reason: FinishReason
@@ -128,6 +129,7 @@ class Finish:
     fields: dict[str, dict[str, Any]] | None = None
     cache: CacheReport | None = None
     embedding: bytes = b""
+    queue_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +231,7 @@ class OutputText:
             truncated=finished.truncated,
             cache=finished.cache,
             embedding=finished.embedding,
+            queue_seconds=finished.queue_seconds,
         )
 
 

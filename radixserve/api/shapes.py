@@ -109,7 +109,12 @@ _ANSWER = thing(
         finish_reason=or_null(thing(type={"enum": ["stop", "length", "abort"]})),
         prompt_tokens=COUNT,
         completion_tokens=COUNT,
-        optional={"cached_tokens": COUNT, "e2e_latency": NUMBER, "cache": _CACHE},
+        optional={
+            "cached_tokens": COUNT,
+            "e2e_latency": NUMBER,
+            "queue_time": NUMBER,
+            "cache": _CACHE,
+        },  # fmt: skip
     ),
 )
 GENERATED = one_of(_ANSWER, rows(_ANSWER), thing(choices=rows(ANY_OBJECT), meta_info=ANY_OBJECT))

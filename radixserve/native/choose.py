@@ -146,6 +146,7 @@ async def scored(planned: Choosing, chunks: AsyncIterator[tuple[int, Chunk]]) ->
         "prompt": prompt_fields(planned.encoded),
         "prompt_tokens": len(planned.encoded.ids),
         "cached_tokens": min((usages[i].cached_tokens for i in planned.behind(common)), default=0),
+        "queue_time": max((finished(output).queue_seconds for output in outputs), default=0.0),
     }
     reports = [finished(output).cache for output in outputs]
     if reports and reports[0] is not None:

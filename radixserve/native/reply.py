@@ -159,6 +159,7 @@ class Answer:
                 meta["reasoning_tokens"] = finish.usage.reasoning_tokens
             meta |= constraint_fields(finish)
             meta["e2e_latency"] = self._latency
+            meta["queue_time"] = finish.queue_seconds
             if finish.cache is not None:
                 meta["cache"] = cache_fields(finish.cache, self._prompt.ids, self._tokenizer)
         return meta

@@ -40,6 +40,7 @@ def test_a_reply(gateway, renderer):
     assert reply["text"] == OUTPUTS[0]
     assert reply["output_ids"] == ids
     assert meta.pop("e2e_latency") >= 0
+    assert meta.pop("queue_time") >= 0
     assert meta == {
         "id": "mine",
         "finish_reason": {"type": "stop", "matched": 2},
@@ -90,7 +91,8 @@ def test_s05_a_stream_ends_in_the_whole(gateway, stop):
         assert after["output_ids"][: len(before["output_ids"])] == before["output_ids"]
     last = chunks[-1]
     for reply in (whole, last):
-        del reply["meta_info"]["e2e_latency"], reply["meta_info"]["cached_tokens"]
+        for name in ("e2e_latency", "queue_time", "cached_tokens"):
+            del reply["meta_info"][name]
     assert last == whole
 
 

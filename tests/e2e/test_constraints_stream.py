@@ -145,7 +145,7 @@ def test_native_streams_add_up(server: Server, n: int, stop: str | None, logprob
             assert after["output_ids"][: len(before["output_ids"])] == before["output_ids"]
         last = mine[-1]
         for each in (reply, last):
-            for name in ("e2e_latency", "cached_tokens"):
+            for name in ("e2e_latency", "queue_time", "cached_tokens"):
                 each["meta_info"].pop(name)
             each.pop("index", None)
         assert last == reply

@@ -60,7 +60,7 @@ def test_every_call_is_explained():
 def test_the_table_has_a_line_for_each_call_and_a_total():
     head, *lines, total = str(run().explain()).splitlines()
     assert head.split() == [
-        "call", "name", "prompt", "cached", "computed", "output", "ms", "constraint", "end",
+        "call", "name", "prompt", "cached", "computed", "output", "ms", "waited", "constraint", "end",
     ]  # fmt: skip
     assert [line.split()[0] for line in lines] == ["0", "1.0.0", "1.1.0", "2"]
     assert "regex" in lines[1]
@@ -181,3 +181,17 @@ def test_a_trace_fails_as_the_program_does():
 
     with pytest.raises(ZeroDivisionError, match="mine"):
         broken.trace()
+
+
+def test_what_a_call_waited_for_is_part_of_its_time(tiny_engine):
+    @sgl.function
+    def program(s):
+        s += "the quick" + sgl.gen("x", regex="[a-c]{7}", max_tokens=16)
+        s += sgl.select("y", [" a", " b"])
+
+    explained = program.run(backend=tiny_engine).explain()
+    assert all(0 < each.waited < each.seconds for each in explained.calls)
+    rows = str(explained).splitlines()
+    assert [f"{each.waited * 1000:.1f}" for each in explained.calls] == [
+        row.split()[7] for row in rows[1:3]
+    ]
