@@ -114,7 +114,7 @@ _ANSWER = thing(
             "e2e_latency": NUMBER,
             "queue_time": NUMBER,
             "cache": _CACHE,
-        },  # fmt: skip
+        },
     ),
 )
 GENERATED = one_of(_ANSWER, rows(_ANSWER), thing(choices=rows(ANY_OBJECT), meta_info=ANY_OBJECT))

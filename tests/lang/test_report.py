@@ -60,7 +60,8 @@ def test_every_call_is_explained():
 def test_the_table_has_a_line_for_each_call_and_a_total():
     head, *lines, total = str(run().explain()).splitlines()
     assert head.split() == [
-        "call", "name", "prompt", "cached", "computed", "output", "ms", "waited", "constraint", "end",
+        "call", "name", "prompt", "cached", "computed", "output", "ms", "waited", "constraint",
+        "end",
     ]  # fmt: skip
     assert [line.split()[0] for line in lines] == ["0", "1.0.0", "1.1.0", "2"]
     assert "regex" in lines[1]
