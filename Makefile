@@ -82,15 +82,17 @@ nightly: model
 
 # The tests of the native kernels on a build that checks addresses and undefined behaviour. Python
 # itself is not built so, which is why the runtime is loaded first and leaks are not looked for.
+# Without its library the tests would all be skipped, and pass.
+CHECK_LIBRARY := import ctypes, os; ctypes.CDLL(os.environ["RADIXSERVE_LIBRARY"])
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 sanitize: venv
 	@echo "== native kernels under the address and undefined-behaviour sanitizers"
 	@RADIXSERVE_COMPILE=0 CFLAGS="$(SANITIZE)" CXXFLAGS="$(SANITIZE)" LDFLAGS="$(SANITIZE)" $(BIN)/python setup.py -q \
 	  build_ext --force --build-lib build/sanitize --build-temp build/sanitize/objects
-	@LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
-	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-	  RADIXSERVE_LIBRARY=build/sanitize/radixserve/kernels/cpu/libradixserve_cpu.so \
-	  $(BIN)/python -m pytest tests/kernels -k cpu $(ARGS)
+	@export LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)"; \
+	  export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1; \
+	  export RADIXSERVE_LIBRARY=build/sanitize/radixserve/kernels/cpu/libradixserve_cpu.so; \
+	  $(BIN)/python -c '$(CHECK_LIBRARY)' && $(BIN)/python -m pytest tests/kernels -k cpu $(ARGS)
 
 # The tree as a wheel has it, in a folder of its own: here the sources are what runs.
 COMPILED := build/compiled/lib
