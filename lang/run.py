@@ -114,6 +114,11 @@ class Run:
             raise
         self.root.conclude(result, None)
 
+    async def asettle(self) -> None:
+        """Wait until every branch has done what was appended, or failed."""
+        for branch in self._branches:
+            await branch.asettle()
+
     def cancel(self) -> None:
         """Fail every branch with ProgramCancelled and abort the calls in flight."""
         self._give_up(cancelled())
@@ -146,8 +151,7 @@ class Run:
                     result = await asyncio.shield(self._body)
                 else:
                     result = await body()
-                for branch in self._branches:
-                    await branch.asettle()
+                await self.asettle()
                 return result
         except TimeoutError:
             if limit.expired():

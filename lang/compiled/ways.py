@@ -55,7 +55,9 @@ class Ways:
         async def stream(state: OpenState, *args: Any, **kwargs: Any) -> Any:
             replay = self._replay(state, args, kwargs)
             async with _feed(state).running(self._body(state, replay)):
-                return await replay.go(state._branch)
+                result = await replay.go(state._branch)
+                await state._run.asettle()  # forks that nothing waits for are told here as well
+                return result
 
         return stream
 

@@ -62,6 +62,22 @@ def chat(s, word):
     return [s["one"], {"two": s["two"]}]
 
 
+@sgl.function
+def left_open(s, word):
+    s += sgl.user(word) + sgl.assistant(sgl.gen("one", max_tokens=4))
+    g = s.fork(2)
+    for child in g:
+        child += sgl.user("more") + sgl.assistant(sgl.gen("two", max_tokens=20, ignore_eos=True))
+    return s["one"]
+
+
+def test_a_fork_that_nothing_waits_for_is_streamed_to_its_end(backend):
+    expected = left_open.run("fox", backend=backend, **GREEDY)
+    state = streamed(left_open.compile(), {"word": "fox"}, backend)
+    assert state.ret_value == expected.ret_value
+    assert len(state.explain().calls) == len(expected.explain().calls) == 3
+
+
 def test_all_of_a_program_is_one_request(backend, monkeypatch):
     sent = []
     if isinstance(backend, sgl.RuntimeEndpoint):
