@@ -115,7 +115,7 @@ class ScheduleConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 class GrammarConfig(msgspec.Struct, frozen=True, kw_only=True):
     compile_seconds: Annotated[
-        float, Doc(description="longest that compiling one constraint may take")
+        float, Doc(description="seconds of work that compiling one constraint may take")
     ] = 10.0
     mask_seconds: Annotated[
         float, Doc(description="longest that finding the next tokens of one output may take")
