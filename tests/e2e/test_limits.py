@@ -187,10 +187,10 @@ def run(tiny_model) -> Iterator[Callable]:
 
 
 def request(seconds: float | None, **more) -> Request:
-    prompt = more.pop("prompt", prompt_of(9))
+    prompt, rid = more.pop("prompt", prompt_of(9)), more.pop("rid", None)
     ids = b"".join(token.to_bytes(4, "little") for token in prompt)
     params = SamplingParams(max_new_tokens=7000, ignore_eos=True, **more)
-    return Request(prompt=ids, params=params, timeout_s=seconds)
+    return Request(prompt=ids, params=params, timeout_s=seconds, rid=rid)
 
 
 async def ended(launched: Launched, asked: Request) -> list[Chunk]:
@@ -232,13 +232,15 @@ def test_a_deadline_that_is_over_at_once(run, seconds: float) -> None:
 
 def test_a_deadline_holds_in_the_queue_too(run) -> None:
     async def work(launched: Launched) -> None:
-        others = [asyncio.create_task(ended(launched, request(None))) for _ in range(2)]
+        names = ("one", "two")
+        others = [asyncio.create_task(ended(launched, request(None, rid=name))) for name in names]
         await asyncio.sleep(0.1)
         (chunk,) = await ended(launched, request(0.2))
         assert chunk.finish is not None
         assert chunk.finish.reason is FinishReason.TIMEOUT
         assert chunk.finish.usage.completion_tokens == 0
-        launched.gateway.abort_all()
+        for name in names:
+            launched.gateway.abort(name)
         ends = [chunk for each in await asyncio.gather(*others) for chunk in each]
         assert {c.finish.reason for c in ends if c.finish} == {FinishReason.ABORT}
         await no_leak_inside(launched)
