@@ -145,13 +145,15 @@ def test_the_runs_threads_have_ended_when_it_raises(run):
 
 def test_a_cancelled_run_stops_waiting_and_calls_no_more():
     """The backend ignores the abort: the wait for the fork's value must end all the same."""
-    woken, errors = threading.Event(), []
+    woken, answered, errors = threading.Event(), threading.Event(), []
 
     class Deaf(Gate):
         def generate(self, body):
             self.entered.release()
             assert woken.wait(60)
-            return sgl.Mock.generate(self, body)
+            reply = sgl.Mock.generate(self, body)
+            answered.set()
+            return reply
 
         def abort(self, rid):
             self.aborted.append(rid)
@@ -176,6 +178,7 @@ def test_a_cancelled_run_stops_waiting_and_calls_no_more():
     with pytest.raises(ZeroDivisionError, match="mine"):
         program.run_batch([(True,), (False,)], backend=deaf)
     assert [type(error) for error in errors] == [sgl.ProgramCancelled] * 2
+    assert answered.wait(10), "in a thread that nobody waits for any more"
     assert len(deaf.calls) == len(deaf.aborted) == 1
 
 
