@@ -135,6 +135,8 @@ class Turns:
         with self._changed:
             if not any(each.is_long for each in self._under_way if each is not None):
                 turn.is_long = True
+                if not self._new and not any(self._warm):
+                    self._new.append(None)  # a process for whatever comes next
                 self._changed.notify_all()
                 return self._seconds
             if self._new:

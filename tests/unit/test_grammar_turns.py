@@ -93,8 +93,8 @@ def test_a_second_long_one_is_stopped_and_comes_when_the_first_has_ended(queue: 
     first = Lane(queue, 0)
     queue.put(named("hard"))
     assert first.name == "hard"
-    assert first.turn.left() > 0
     queue.put(named("harder"))
+    assert first.turn.left() > 0
     queue.put(named("easy"))
     second = Lane(queue, 1)
     assert second.name == "harder"
@@ -123,6 +123,21 @@ def test_a_second_long_one_goes_on_while_nothing_waits(queue: Turns) -> None:
     assert second.turn.left() == turns.LOOK
     queue.put(named("easy"))
     assert second.turn.left() <= 0
+
+
+def test_a_long_one_has_a_process_started_for_the_next(queue: Turns) -> None:
+    first, second = Lane(queue, 0), Lane(queue, 1)
+    queue.put(named("hard"))
+    until(lambda: first.turn is not None or second.turn is not None)
+    at_work, idle = (first, second) if first.turn is not None else (second, first)
+    assert idle.waits
+    assert at_work.turn.left() > 0
+    until(lambda: idle.turn is not None)
+    assert idle.turn.constraint is None
+    queue.done(idle.lane)
+    again = Lane(queue, idle.lane, warm=True)
+    queue.put(named("easy"))
+    assert again.name == "easy"
 
 
 def test_what_counts_is_work_not_the_clock(monkeypatch) -> None:
