@@ -1,11 +1,12 @@
 """JSON over HTTP for the backends: one client for threads, one for each event loop that calls.
 
-Owns: httpx, server-sent events, turning error envelopes and lost connections into BackendError.
-Must not know: routes, what a body says.
+Owns: httpx, server-sent events, which calls of a loop are sent first, turning error envelopes and
+lost connections into BackendError. Must not know: routes, what a body says.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import weakref
 from collections.abc import AsyncGenerator, Iterator, Mapping
@@ -14,13 +15,17 @@ from typing import TYPE_CHECKING, Any
 from radixserve.lang.errors import BackendError
 
 if TYPE_CHECKING:
-    import asyncio
-
     import httpx
 
 _CONNECT_SECONDS = 10.0
 # Many servers close a connection that was idle for 5 s, and a call sent in that moment is lost.
 IDLE_SECONDS = 2.0
+
+SENDING = 8
+"""Calls of a loop that connect and send side by side. Were there no bound, of many that begin
+together the first would be sent when the last has its connection, and the server would have nothing
+to do until then."""
+PATIENCE = 0.1  # seconds that a call waits for its turn to send: a dead host holds up nobody
 
 
 class Transport:
@@ -47,7 +52,7 @@ class Transport:
         }
         self._client = httpx.Client(**self._options)
         self._holders: weakref.WeakKeyDictionary[
-            asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None, None]]
+            asyncio.AbstractEventLoop, tuple[_LoopClient, AsyncGenerator[None, None]]
         ] = weakref.WeakKeyDictionary()
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
@@ -68,14 +73,20 @@ class Transport:
                     yield line[5:].lstrip()
 
     async def aask(self, method: str, path: str, body: Any = None) -> Any:
-        client = await self._here()
+        here = await self._here()
         with _lost():
-            return _read(await client.request(method, path, json=body))
+            async with here.turn() as extensions:
+                return _read(
+                    await here.client.request(method, path, json=body, extensions=extensions)
+                )
 
     async def aevents(self, path: str, body: Any) -> AsyncGenerator[str, None]:
-        client = await self._here()
+        here = await self._here()
         with _lost():
-            async with client.stream("POST", path, json=body) as response:
+            async with (
+                here.turn() as extensions,
+                here.client.stream("POST", path, json=body, extensions=extensions) as response,
+            ):
                 if response.is_error:
                     await response.aread()
                     raise _refusal(response)
@@ -94,32 +105,61 @@ class Transport:
 
     async def aclose(self) -> None:
         """Close the running loop's connections now."""
-        import asyncio
-
         _, holder = self._holders.pop(asyncio.get_running_loop(), (None, None))
         if holder is not None:
             await holder.aclose()
 
-    async def _here(self) -> httpx.AsyncClient:
-        import asyncio
-
+    async def _here(self) -> _LoopClient:
         loop = asyncio.get_running_loop()
         if loop not in self._holders:
             import httpx
 
             client = httpx.AsyncClient(**self._options)
             # The loop closes its async generators when it ends, and this one its client.
-            holder = _hold(client)
+            holder = self._hold(client)
             await anext(holder)
-            self._holders[loop] = client, holder
+            self._holders[loop] = _LoopClient(client), holder
         return self._holders[loop][0]
 
+    async def _hold(self, client: httpx.AsyncClient) -> AsyncGenerator[None, None]:
+        loop = asyncio.get_running_loop()
+        try:
+            yield
+        finally:
+            self._holders.pop(loop, None)  # what is kept for a loop may know it
+            await client.aclose()
 
-async def _hold(client: httpx.AsyncClient) -> AsyncGenerator[None, None]:
-    try:
-        yield
-    finally:
-        await client.aclose()
+
+class _LoopClient:
+    """A loop's connections, and whose turn it is to send."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self.client = client
+        self._turns = asyncio.Semaphore(SENDING)
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncGenerator[dict[str, Any], None]:
+        """A call's turn, which is over when its body has gone out; the extensions of its request,
+        which tell that."""
+        is_held = False
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE if self._turns.locked() else None):
+                is_held = await self._turns.acquire()
+
+        async def trace(event: str, _: Mapping[str, Any]) -> None:
+            if event.endswith(".send_request_body.complete"):
+                leave()
+
+        def leave() -> None:
+            nonlocal is_held
+            if is_held:
+                is_held = False
+                self._turns.release()
+
+        try:
+            yield {"trace": trace}
+        finally:
+            leave()
 
 
 def _read(response: httpx.Response) -> Any:

@@ -87,7 +87,8 @@ class ProgramService:
         )
 
     async def _execute(self, run: Run, job: Job) -> None:
-        await self._together()
+        if len(job.graph.calls) > 1:
+            await self._together()
         replay = Replay(job.graph, job.arguments, run, max_text=job.max_text)
         try:
             await run.aexecute(functools.partial(replay.go, run.root), in_own_thread=False)
@@ -96,8 +97,8 @@ class ProgramService:
             self._service.end_program(run.id, cache_salt=salt, extra_key=key)
 
     async def _together(self) -> None:
-        """Programs that come within a moment begin with one step: it computes what they have in
-        common once, and their later calls meet in steps, too."""
+        """Programs that come within a moment begin with one step, so that their later calls meet in
+        steps, too."""
         loop = asyncio.get_running_loop()
         beginning = self._beginning
         if beginning is None or beginning.done() or beginning.get_loop() is not loop:
