@@ -58,7 +58,7 @@ def _audit_pages(tree: RadixTree, nodes: list[Node], leases: list[Lease]) -> Non
     assert (count >= 1).all(), f"pages that nobody has: {np.flatnonzero(count == 0).tolist()}"
     pages = sum(_pages(node) for node in nodes)
     assert tree.pages == pages, f"the tree counts {tree.pages} pages and has {pages}"
-    locked = sum(_pages(node) for node in nodes if node.lock)
+    locked = sum(_pages(node) if node.lock else node.pin is not None for node in nodes)
     assert tree.locked == locked, f"the tree counts {tree.locked} locked pages and has {locked}"
     assert tree.nodes == len(nodes) - len(tree.roots), f"the tree counts {tree.nodes} nodes"
     warm = sum(_pages(node) for node in nodes if node.is_warm)
@@ -68,17 +68,23 @@ def _audit_pages(tree: RadixTree, nodes: list[Node], leases: list[Lease]) -> Non
 def _audit_locks(
     tree: RadixTree, nodes: list[Node], leases: list[Lease], sources: CopySources
 ) -> None:
-    """Every lock is accounted for by a lease or a copy at or below the node."""
-    holders = [lease.deepest for lease in leases] + sources.nodes()
-    holders += [lease.copy[1] for lease in leases if lease.copy is not None]
+    """Every lock is accounted for by a lease at or below the node, or a copy from below it."""
+    pins = sources.pins() + [lease.copy[1] for lease in leases if lease.copy is not None]
+    copies = Counter(pins)
+    for node in nodes:
+        count = 0 if node.pin is None else copies.pop(node.pin, 0)
+        assert node.pin is None or node.pin.node is node, f"{node}: another node's pin"
+        assert node.pin is None or node.pin.count == count > 0, f"{node}: pinned, {count} copies"
+    assert not copies, f"pinned pages have left the tree: {[pin.node for pin in copies]}"
+    holders: list[Node | None] = [lease.deepest for lease in leases]
+    holders += [pin.node.parent for pin in pins]
     expected: Counter[Node] = Counter()
-    for holder in holders:
-        node: Node | None = holder
-        while node is not None:
-            expected[node] += 1
-            if node.parent is None:
-                assert tree.roots.get(node.namespace) is node, "a locked path has left the tree"
-            node = node.parent
+    for step in holders:
+        while step is not None:
+            expected[step] += 1
+            if step.parent is None:
+                assert tree.roots.get(step.namespace) is step, "a locked path has left the tree"
+            step = step.parent
     for node in nodes:
         wanted = expected[node]
         assert node.lock == wanted, f"{node}: lock {node.lock}, {wanted} holders"
@@ -140,14 +146,20 @@ def _audit_marks(top: Node, mark: int) -> None:
 def _audit_unused(tree: RadixTree, nodes: list[Node]) -> None:
     listed = tree.unused.nodes()
     unlocked = [node for node in nodes if node.parent is not None and not node.lock]
-    assert set(listed) == set(unlocked), "the order of eviction has other nodes than the tree"
+    aside = {node for node in unlocked if node.older is None}
+    assert set(listed) | aside == set(unlocked), "the order of eviction has other nodes"
+    for node in aside:
+        is_pinned = node.pin is not None and _pages(node) == 1 and not node.children
+        assert is_pinned, f"{node}: would never be evicted"
     place = {node: i for i, node in enumerate(listed)}
     uses = [(node.is_warm, node.time) for node in listed]
     assert uses == sorted(uses), "the order of eviction is not that of the last uses"
     for leaf in unlocked:
         assert leaf.parent is not None
-        assert place[leaf] < place.get(leaf.parent, len(place)), "a parent would go before a child"
-        if len(leaf.key) < tree.stride:
+        assert leaf in aside or place[leaf] < place.get(leaf.parent, len(place)), (
+            "a parent would go before a child"
+        )
+        if len(leaf.key) < tree.stride and leaf.pin is None:
             beside = [child.key for child in leaf.parent.all_children()]
             longer = [key for key in beside if key.startswith(leaf.key) and key != leaf.key]
             assert not longer, f"{leaf}: an unlocked partial leaf beside a longer page"
@@ -170,8 +182,8 @@ def _audit_lease(lease: Lease) -> None:
     if lease.copy is not None:
         order, source = lease.copy
         assert order.destination in lease.pages, "a copy goes to a page not its own"
-        assert order.source in np.frombuffer(source.pages, INT32), (
-            "a copy comes from a page that is not locked"
+        assert order.source == np.frombuffer(source.node.pages, INT32)[0], (
+            "a copy comes from a page that is not pinned"
         )
 
 

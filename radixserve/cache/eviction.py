@@ -40,6 +40,18 @@ class UseOrder:
             older.newer, newer.older = newer, older
             node.older = node.newer = None
 
+    def restore(self, node: Node) -> None:
+        """Put back a node, now without children, that was discarded when it was the oldest."""
+        end = self._warm if node.is_warm else self._cold
+        newer = end.newer
+        while newer is not None and newer is not end and newer.time < node.time:
+            newer = newer.newer
+        assert newer is not None
+        older = newer.older
+        assert older is not None
+        node.older, node.newer = older, newer
+        older.newer = newer.older = node
+
     def oldest(self) -> Node | None:
         """The unlocked leaf to drop next."""
         for end in (self._cold, self._warm):

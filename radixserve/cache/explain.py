@@ -96,7 +96,7 @@ def _told(node: Node, parent: int | None, left_out: int) -> TreeNode:
         namespace=node.namespace if parent is None else "",
         tokens=node.tokens,
         ids=list(memoryview(node.key[: 4 * SHOWN_IDS]).cast("i")),
-        users=node.lock,
+        users=node.lock + (0 if node.pin is None else node.pin.count),
         used=node.time,
         is_warm=node.is_warm,
         left_out=left_out,

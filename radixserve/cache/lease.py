@@ -9,35 +9,35 @@ from __future__ import annotations
 import numpy as np
 
 from radixserve.cache.allocator import INT32
-from radixserve.cache.node import Node
+from radixserve.cache.node import Node, Pin
 from radixserve.cache.tree import RadixTree
 from radixserve.plan import CopyOrder, Int32
 
 
 class CopySources:
-    """Pages that steps not yet applied copy from; they stay locked until `release`."""
+    """Pages that steps not yet applied copy from; they stay pinned until `release`."""
 
     __slots__ = ("_by_step", "_tree")
 
     def __init__(self, tree: RadixTree) -> None:
         self._tree = tree
-        self._by_step: dict[int, list[Node]] = {}
+        self._by_step: dict[int, list[Pin]] = {}
 
-    def hold(self, source: Node) -> None:
-        """Keep a locked node locked until the step now being planned has been applied."""
+    def hold(self, source: Pin) -> None:
+        """Keep a page pinned until the step now being planned has been applied."""
         self._by_step.setdefault(self._tree.stamps.step, []).append(source)
 
     def release(self, step: int) -> None:
-        """The step has been applied: unlock what it copied from."""
+        """The step has been applied: unpin what it copied from."""
         for source in self._by_step.pop(step, ()):
-            self._tree.unlock(source)
+            self._tree.unpin(source)
 
     def release_all(self) -> None:
         for step in list(self._by_step):
             self.release(step)
 
-    def nodes(self) -> list[Node]:
-        return [node for nodes in self._by_step.values() for node in nodes]
+    def pins(self) -> list[Pin]:
+        return [pin for pins in self._by_step.values() for pin in pins]
 
 
 class Lease:
@@ -50,7 +50,7 @@ class Lease:
 
     The rest is the cache's: cap (most tokens that may match), node (the deepest node of whole pages
     that this lease locks), depth (pages down to there, which are the tree's), tail (the partial
-    leaf in the tree that names this lease's own page `depth`), copy (an order and its locked
+    leaf in the tree that names this lease's own page `depth`), copy (an order and its pinned
     source, not yet handed to a plan).
     """
 
@@ -86,7 +86,7 @@ class Lease:
         self.matched = 0
         self.depth = depth
         self.tail: Node | None = None
-        self.copy: tuple[CopyOrder, Node] | None = None
+        self.copy: tuple[CopyOrder, Pin] | None = None
         self.is_released = False
         self._sources = sources
 

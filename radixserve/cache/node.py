@@ -24,7 +24,8 @@ class Node:
     pages: bytes of the int32 ids of its pages. A root has no parent, an empty key and no pages.
     children: by the bytes of their first id; read it, but change it by the verbs below. `partials`
     counts the partial leaves among them.
-    lock: leases and copies that need this node; never less than any child's.
+    lock: leases that need this node, and copies from below it; never less than any child's.
+    pin: copies from its first page that are still to run.
     time: last use.
     is_warm: dropped only when nothing else is left; then all above it is warm too.
     mark: see lost.mark_of; None until somebody asks.
@@ -46,6 +47,7 @@ class Node:
         "pages",
         "parent",
         "partials",
+        "pin",
         "time",
     )
 
@@ -57,6 +59,7 @@ class Node:
         self.children: dict[bytes, Node | Siblings] = NO_CHILDREN
         self.partials = 0
         self.lock = 0
+        self.pin: Pin | None = None
         self.time = 0
         self.is_warm = False
         self.mark: int | None = None
@@ -125,6 +128,19 @@ class Node:
             here.swap(child, other, stride)
         else:
             self.children[first] = other
+
+
+class Pin:
+    """Copies from the first page of `node`, `count` of them, that are still to run.
+
+    Where a node is cut its upper part is another, which has the pin from then on.
+    """
+
+    __slots__ = ("count", "node")
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.count = 0
 
 
 class Siblings:

@@ -69,7 +69,7 @@ class PrefixCache:
         return self._tree.stamps.step
 
     def end_step(self, step: int) -> None:
-        """The step has been applied: the pages it copied from are unlocked."""
+        """The step has been applied: the pages it copied from are unpinned."""
         self._sources.release(step)
         self._check()
 
@@ -122,19 +122,19 @@ class PrefixCache:
             spare -= tree.unlocked_pages(found)
         if spare < 0:
             return None
-        if source is not None or 4 * inside < len(node.pages):
-            # While it is locked, a page to copy from is one page less to evict.
-            can_copy = source is not None and (source.lock > 0 or spare > 0)
-            node, source = tree.claim(found, with_source=can_copy)
+        if 4 * inside < len(node.pages):
+            node = tree.claim(found)
         tree.roots.setdefault(namespace, root)
         shared = tree.lock(node)
-        if source is not None:
-            tree.lock(source)
+        pin = None
+        # While it is pinned, a page to copy from is one page less to evict.
+        if source is not None and (spare > 0 or source.lock or source.pin is not None):
+            pin = tree.pin(source)
         lease = Lease(namespace, key, cap, node, shared + self._take(own), self._sources, depth)
         lease.matched = depth * self.page_size
-        if source is not None:
+        if pin is not None:
             lease.matched += extra
-            order_copy(lease, source, extra)
+            order_copy(lease, pin, extra)
         self._leases.add(lease)
         if self._is_audited:
             self.audit()

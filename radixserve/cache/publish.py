@@ -10,7 +10,7 @@ that is somebody else's.
 from __future__ import annotations
 
 from radixserve.cache.lease import Lease
-from radixserve.cache.node import Node
+from radixserve.cache.node import Node, Pin
 from radixserve.cache.tree import RadixTree
 from radixserve.plan import CopyOrder, PageId
 
@@ -19,7 +19,7 @@ def publish(tree: RadixTree, lease: Lease, key: bytes, end: int, written: int) -
     """Publish whole pages [0, end), of which [0, written) are written."""
     if lease.depth < min(end, written):
         found = tree.walk(lease.node, key, lease.depth, min(end, written))
-        node, _ = tree.claim(found, with_source=False)
+        node = tree.claim(found)
         _adopt(tree, lease, node, found[2])
     stride, start = tree.stride, lease.depth * tree.stride
     if lease.depth >= end or lease.node.child(key[start : start + stride], stride) is not None:
@@ -49,24 +49,24 @@ def match_again(tree: RadixTree, lease: Lease, computed: int) -> int:
     """Move the lease onto what the tree has by now. Returns how many tokens it has, computed ones
     or matched ones."""
     found = tree.match(lease.node, lease.key, lease.depth, lease.cap)
-    _, _, depth, _, extra = found
+    _, _, depth, source, extra = found
     reached = depth * tree.stride // 4 + extra
     if reached <= computed:
         return computed
-    node, source = tree.claim(found, with_source=True)
-    if source is not None:
-        tree.lock(source)
+    node = tree.claim(found)
+    pin = None if source is None else tree.pin(source)
     drop_copy(tree, lease)
     _adopt(tree, lease, node, depth)
-    if source is not None:
-        order_copy(lease, source, extra)
+    if pin is not None:
+        order_copy(lease, pin, extra)
     return reached
 
 
-def order_copy(lease: Lease, source: Node, n: int) -> None:
-    """Let the next plan bring n tokens from the locked source's page to the lease's first own."""
+def order_copy(lease: Lease, source: Pin, n: int) -> None:
+    """Let the next plan bring n tokens from the pinned page to the lease's first own."""
     page = int.from_bytes(lease.table[4 * lease.depth : 4 * lease.depth + 4], "little")
-    order = CopyOrder(PageId(int.from_bytes(source.pages, "little")), PageId(page), n)
+    pinned = int.from_bytes(source.node.pages[:4], "little")
+    order = CopyOrder(PageId(pinned), PageId(page), n)
     lease.copy = order, source
 
 
@@ -75,7 +75,7 @@ def drop_copy(tree: RadixTree, lease: Lease) -> None:
     if lease.copy is not None:
         _, source = lease.copy
         lease.copy = None
-        tree.unlock(source)
+        tree.unpin(source)
 
 
 def _adopt(tree: RadixTree, lease: Lease, node: Node, depth: int) -> None:

@@ -4,8 +4,9 @@ Owns: the nodes, their locks, the counts of pages in the tree, what eviction tak
 is remembered. Must not know: leases; it gets and gives nodes, keys and pages.
 
 Locks count paths: locking a node adds one to it and to each ancestor, so a node's lock is never
-less than a child's, everything below an unlocked node is unlocked, and evictable pages are simply
-those of unlocked nodes.
+less than a child's, everything below an unlocked node is unlocked, and evictable pages are those of
+unlocked nodes. A pin holds one page for a copy: the first of a node, and the path above that. What
+is behind it in the node can go meanwhile, and the node is no more used than before.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import numpy as np
 
 from radixserve.cache.allocator import PageAllocator
 from radixserve.cache.eviction import UseOrder
-from radixserve.cache.lost import LostPages
+from radixserve.cache.lost import Cause, LostPages
 from radixserve.cache.match import Match, StepStamps, match, walk
-from radixserve.cache.node import Node
+from radixserve.cache.node import Node, Pin
 
 # A node grows in place up to this many pages, so that a long decode does not copy its whole edge
 # for each page it fills.
@@ -28,9 +29,10 @@ REMEMBERED = 32_768  # dropped pages; 5 MB in edges of 4 pages, 12 MB in edges o
 class RadixTree:
     """One root per namespace. `stride` is the bytes of a page's ids.
 
-    pages, locked, warm: how many pages the tree holds, and how many of them are in locked and in
-    warm nodes. nodes: how many there are, roots left out. evicted_tokens: tokens dropped to make
-    room, ever. lost: the pages dropped last. unused: the unlocked nodes, roots left out.
+    pages, locked, warm: how many pages the tree holds, how many of them are in locked nodes or
+    pinned, and how many in warm nodes. nodes: how many there are, roots left out. evicted_tokens:
+    tokens dropped to make room, ever. lost: the pages dropped last. unused: the unlocked nodes;
+    without roots, and without pinned ones of which eviction has left no more than the pinned page.
     """
 
     __slots__ = (
@@ -83,24 +85,20 @@ class RadixTree:
         node, count, _, _, _ = found
         if node.lock:
             return 0
+        count -= node.pin is not None
         step = node.parent
         while step is not None and not step.lock:
-            count += len(step.pages) // 4
+            count += len(step.pages) // 4 - (step.pin is not None)
             step = step.parent
         return count
 
-    def claim(self, found: Match, *, with_source: bool) -> tuple[Node, Node | None]:
-        """Cut nodes so that one ends where the match ends, and one is just the page to copy.
+    def claim(self, found: Match) -> Node:
+        """Return the node that ends where the match ends; where there is none, cut one so.
 
-        Returns that node and the source; locks nothing.
+        Locks nothing. The page to copy is the source's first from then on.
         """
-        node, inside, _, source, _ = found
-        if 4 * inside < len(node.pages):
-            node = self._split(node, inside)
-        if source is None or not with_source:
-            return node, None
-        # Either way the page to copy is now the source's first.
-        return node, source if len(source.pages) == 4 else self._split(source, 1)
+        node, inside, _, _, _ = found
+        return node if 4 * inside == len(node.pages) else self._split(node, inside)
 
     def lock(self, node: Node, above: Node | None = None) -> bytes:
         """Add a lock to the path from `node` up to, not including, `above`; returns its pages, from
@@ -113,7 +111,7 @@ class RadixTree:
             lock = step.lock
             step.lock = lock + 1
             if not lock:
-                self.locked += len(step.pages) // 4
+                self.locked += len(step.pages) // 4 - (step.pin is not None)
                 self.unused.discard(step)
             step = step.parent
         parts.reverse()
@@ -129,11 +127,36 @@ class RadixTree:
             step.lock = lock = step.lock - 1
             up = step.parent
             if not lock and up is not None:
-                self.locked -= len(step.pages) // 4
+                self.locked -= len(step.pages) // 4 - (step.pin is not None)
                 self.unused.add(step)
             step = up
         if not node.lock and not node.children:
             self._settle(node)
+
+    def pin(self, node: Node) -> Pin:
+        """Hold the first page of `node` for a copy, until the pin is given to unpin."""
+        assert node.parent is not None
+        pin = node.pin
+        if pin is None:
+            node.pin = pin = Pin(node)
+            self.locked += not node.lock
+        pin.count += 1
+        self.lock(node.parent)
+        return pin
+
+    def unpin(self, pin: Pin) -> None:
+        """The copy has run, or never will. Of the node this is no use, of the path above it is."""
+        node, pin.count = pin.node, pin.count - 1
+        above = node.parent
+        assert above is not None
+        if not pin.count:
+            node.pin = None
+            if not node.lock:
+                self.locked -= 1
+                if node.older is None:
+                    self.unused.restore(node)
+                self._settle(node)
+        self.unlock(above)
 
     def append(self, node: Node, edge: bytes, pages: bytes) -> Node:
         """Publish whole pages below `node`, which the caller has locked.
@@ -203,25 +226,19 @@ class RadixTree:
             if leaf is None:
                 raise RuntimeError(f"{n} more pages to evict, but no unlocked leaf is left")
             before = len(leaf.key)
-            keep = max(len(leaf.pages) // 4 - n, 0)
-            self.lost.note(leaf, keep, "evicted")
-            if keep:
-                freed = self._cut_off(leaf, keep)
-                before -= len(leaf.key)
-            else:
-                freed = self._take_out(leaf)
-            self.evicted_tokens += before // 4
+            freed = self._drop(leaf, n, "evicted")
+            self.evicted_tokens += (before - len(leaf.key)) // 4
             n -= len(freed) // 4
             parts.append(freed)
         return b"".join(parts)
 
     def flush(self) -> int:
-        """Drop every unlocked node; returns how many tokens that were."""
+        """Drop all that is neither locked nor pinned; returns how many tokens that were."""
         dropped = 0
         while (leaf := self.unused.oldest()) is not None:
-            dropped += leaf.tokens
-            self.lost.note(leaf, 0, "flushed")
-            self._remove(leaf)
+            before = len(leaf.key)
+            self.allocator.give(self._drop(leaf, len(leaf.pages) // 4, "flushed"))
+            dropped += (before - len(leaf.key)) // 4
         return dropped
 
     def drop_since(self, step: int) -> None:
@@ -233,7 +250,7 @@ class RadixTree:
             if not len(fresh):
                 pending.extend(node.all_children())
                 continue
-            if node.lock:
+            if node.lock or node.pin is not None:
                 raise RuntimeError(f"pages of step {step} are still locked: {node}")
             # A child is never published before its parent, so all that hangs below goes as well.
             self._remove_below(node)
@@ -256,6 +273,9 @@ class RadixTree:
         assert parent is not None
         upper = Node(node.namespace, node.key[:cut], node.pages[: 4 * k], parent)
         upper.lock, upper.time, upper.is_warm = node.lock, node.time, node.is_warm
+        if node.pin is not None:
+            upper.pin, node.pin = node.pin, None
+            upper.pin.node = upper
         parent.swap(node, upper, self.stride)
         node.key, node.pages, node.parent = node.key[cut:], node.pages[4 * k :], upper
         upper.add(node, self.stride)
@@ -263,7 +283,7 @@ class RadixTree:
         return upper
 
     def _settle(self, node: Node) -> None:
-        if node.lock or node.children:
+        if node.lock or node.children or node.pin is not None:
             return
         if node.parent is None:
             self.roots.pop(node.namespace, None)
@@ -280,12 +300,25 @@ class RadixTree:
             return
         for end in range(4, len(first), 4):
             leaf = node.child(first[:end], self.stride)
-            if leaf is not None and leaf.lock == 0:
+            if leaf is not None and leaf.lock == 0 and leaf.pin is None:
                 self._remove(leaf)
 
     def _remove(self, leaf: Node) -> None:
         """Take an unlocked leaf out and free its pages."""
         self.allocator.give(self._take_out(leaf))
+
+    def _drop(self, leaf: Node, n: int, cause: Cause) -> bytes:
+        """Take up to n pages off the end of an unlocked leaf, and return them.
+
+        A pinned page stays; a leaf that is no more than that is not listed until it is unpinned.
+        """
+        had = len(leaf.pages) // 4
+        keep = had - n if had > n else int(leaf.pin is not None)
+        if keep == had:
+            self.unused.discard(leaf)
+            return b""
+        self.lost.note(leaf, keep, cause)
+        return self._cut_off(leaf, keep) if keep else self._take_out(leaf)
 
     def _take_out(self, leaf: Node) -> bytes:
         """Take an unlocked leaf out, and return its pages; its parent may be the next to go."""
@@ -294,6 +327,7 @@ class RadixTree:
         parent.drop(leaf, self.stride)
         self.unused.discard(leaf)
         leaf.parent = None
+        leaf.key = b""
         self.nodes -= 1
         self._count_out(leaf, pages)
         if not parent.lock and not parent.children:
