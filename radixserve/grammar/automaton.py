@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
-from radixserve.grammar import charset, regex
+from radixserve.grammar import charset, effort, regex
 from radixserve.grammar.charset import Ranges
 
 MAX_STATES = 3000
@@ -73,6 +73,7 @@ def explore(
             row.append((low, high, ids[target]))
         moves.append(row)
         edges += len(row)
+        effort.spend(5 + 2 * len(row))
         if len(queue) > MAX_STATES or edges > MAX_EDGES:
             raise TooLarge(f"needs more than {MAX_STATES} states or {MAX_EDGES} moves")
     return minimal(moves, ends)
@@ -80,6 +81,7 @@ def explore(
 
 def minimal(moves: list[list[tuple[int, int, int]]], ends: set[int]) -> Automaton:
     """The automaton of these rows, without dead states; small ones with the fewest states."""
+    effort.spend(2 * sum(map(len, moves)))
     alive = _alive(moves, ends)
     if 0 not in alive:
         return Automaton(((),), frozenset())
@@ -90,6 +92,7 @@ def minimal(moves: list[list[tuple[int, int, int]]], ends: set[int]) -> Automato
     block = [int(i in ends) for i in range(len(rows))]
     count = 0
     while True:
+        effort.spend(sum(map(len, rows)))
         names: dict[tuple[int, Moves], int] = {}
         following = []
         for i, row in enumerate(rows):
@@ -160,6 +163,7 @@ class _Nodes:
     def add(self) -> int:
         if len(self.chars) >= MAX_NODES:
             raise TooLarge(f"repetitions multiply to more than {MAX_NODES} places")
+        effort.spend(2)
         self.chars.append([])
         self.empty.append([])
         self.edges.append([])
@@ -232,6 +236,7 @@ class _Nodes:
             nonlocal work
             nodes, at_start = state
             work += len(nodes)
+            effort.spend(2 * len(nodes))
             if work > MAX_WORK:
                 raise TooLarge("its repetitions overlap in too many ways")
             is_end = end in self.closure(nodes, at_start=at_start, at_end=True)
@@ -270,17 +275,21 @@ def from_regex(pattern: str, *, search: bool, narrow: bool = True) -> Automaton:
 
     narrow: see regex.parse. Raises RegexError, TooLarge.
     """
-    return _from_regex(pattern, search, narrow)
+    found, steps = _from_regex(pattern, search, narrow)
+    effort.spend(steps)
+    return found
 
 
 @lru_cache(maxsize=256)
-def _from_regex(pattern: str, search: bool, narrow: bool) -> Automaton:
-    heads, pattern = regex.split_heads(pattern)
-    found = _without_heads(pattern, search, narrow)
-    for head, is_negative in heads:
-        ahead = _without_heads(head, True, narrow != is_negative)
-        found = intersect(found, complement(ahead) if is_negative else ahead)
-    return found
+def _from_regex(pattern: str, search: bool, narrow: bool) -> tuple[Automaton, int]:
+    """The automaton, and the steps that finding it takes."""
+    with effort.apart() as meter:
+        heads, pattern = regex.split_heads(pattern)
+        found = _without_heads(pattern, search, narrow)
+        for head, is_negative in heads:
+            ahead = _without_heads(head, True, narrow != is_negative)
+            found = intersect(found, complement(ahead) if is_negative else ahead)
+    return found, meter.spent
 
 
 def _without_heads(pattern: str, search: bool, narrow: bool) -> Automaton:
@@ -302,6 +311,8 @@ def _without_heads(pattern: str, search: bool, narrow: bool) -> Automaton:
 
 def from_texts(texts: Iterable[str]) -> Automaton:
     """Exactly these texts."""
+    texts = list(texts)
+    effort.spend(sum(map(len, texts)))
     table: list[dict[str, int]] = [{}]
     ends = set()
     for text in texts:
@@ -332,6 +343,7 @@ def of_length(low: int, high: int | None) -> Automaton:
 def intersect(left: Automaton, right: Automaton) -> Automaton:
     def step(state: tuple[int, int]) -> tuple[list[tuple[int, int, tuple[int, int]]], bool]:
         a, b = state
+        effort.spend(len(left.moves[a]) * len(right.moves[b]) // 4)
         found: list[tuple[int, int, tuple[int, int]]] = []
         for low, high, one in left.moves[a]:
             for start, stop, two in right.moves[b]:
@@ -357,7 +369,7 @@ def lengths(automaton: Automaton) -> tuple[int, int | None]:
     """Shortest and longest accepted text; None where there is no longest. Not for an empty one."""
     level, low = {0}, 0
     while not level & automaton.ends:
-        level = {t for state in level for _, _, t in automaton.moves[state]}
+        level = _behind(automaton, level)
         low += 1
     level, high, longest = {0}, 0, 0
     while level:
@@ -365,9 +377,14 @@ def lengths(automaton: Automaton) -> tuple[int, int | None]:
             longest = high
         if high > len(automaton.moves):
             return low, None
-        level = {t for state in level for _, _, t in automaton.moves[state]}
+        level = _behind(automaton, level)
         high += 1
     return low, longest
+
+
+def _behind(automaton: Automaton, states: set[int]) -> set[int]:
+    effort.spend(len(states))
+    return {t for state in states for _, _, t in automaton.moves[state]}
 
 
 def bounded(automaton: Automaton, low: int, high: int | None) -> Automaton:

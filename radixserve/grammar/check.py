@@ -18,6 +18,7 @@ from radixserve.grammar import (
     automaton,
     document,
     ebnf,
+    effort,
     normalise,
     regex,
     rules,
@@ -32,6 +33,7 @@ from radixserve.wire.params import Constraint, Writing
 
 MAX_CHOICES = 4096
 MAX_GRAMMAR_BYTES = 1024 * 1024
+MAX_STEPS = 5_000_000  # of reading one constraint: seconds
 
 
 def check(constraint: Constraint) -> Constraint:
@@ -55,10 +57,15 @@ def _checked(constraint: Constraint) -> Constraint:
 
 def grammar(constraint: Constraint) -> Grammar:
     """The rules that `constraint` stands for. Raises InvalidRequest."""
-    try:
-        found = _READERS[constraint.kind](constraint)
-    except RecursionError as error:
-        raise refused("", "", "its parts lead into each other too deeply") from error
+    with effort.limited(MAX_STEPS) as meter:
+        try:
+            found = _READERS[constraint.kind](constraint)
+        except RecursionError as error:
+            raise refused("", "", "its parts lead into each other too deeply") from error
+        except effort.Exhausted as error:
+            if error.meter is not meter:
+                raise
+            raise refused("", "", f"reading it takes more than {MAX_STEPS} steps") from error
     size = len(rules.ebnf(found))
     if size > MAX_GRAMMAR_BYTES:
         raise refused("", "", f"its grammar takes {size} bytes, {MAX_GRAMMAR_BYTES} are possible")

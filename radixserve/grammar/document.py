@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import unquote
 
+from radixserve.grammar import effort
 from radixserve.grammar.refusal import refused
 
 Schema = bool | dict[str, Any]
@@ -19,6 +20,7 @@ Schema = bool | dict[str, Any]
 MAX_DEPTH = 64
 MAX_ENUM = 4096
 MAX_SCHEMAS = 8192
+_STEP = 20  # for one schema, as effort counts
 TYPES = ("null", "boolean", "object", "array", "number", "integer", "string")
 
 _SCHEMAS = frozenset(
@@ -51,6 +53,7 @@ _NEVER = {
 
 class Document:
     """One schema, read. `root` is its form; `definitions` what its references name.
+    has_name_patterns: there are patternProperties in it.
 
     Raises InvalidRequest with pointer and keyword where the schema is malformed.
     """
@@ -60,6 +63,7 @@ class Document:
         self._names: dict[str, str] = {}
         self._pointers: dict[int, str] = {}
         self._count = 0
+        self.has_name_patterns = False
         self._pending: list[tuple[str, str]] = []
         self.definitions: dict[str, Schema] = {}
         self.root = self._read(raw, "", 0)
@@ -92,6 +96,7 @@ class Document:
         if not isinstance(raw, dict):
             raise refused(pointer, "", f"a schema is an object, true or false, not {_show(raw)}")
         self._count += 1
+        effort.spend(_STEP)
         if depth > MAX_DEPTH:
             raise refused(pointer, "", f"schemas nested deeper than {MAX_DEPTH}")
         if self._count > MAX_SCHEMAS:
@@ -113,6 +118,7 @@ class Document:
     def _keyword(self, keyword: str, value: object, pointer: str, depth: int) -> object:
         """The read value of one keyword; None for annotations and what stands elsewhere."""
         below = f"{pointer}/{keyword}"
+        self.has_name_patterns |= keyword == "patternProperties"
         if keyword in _NEVER:
             raise refused(pointer, keyword, _NEVER[keyword])
         if keyword in _SCHEMAS:

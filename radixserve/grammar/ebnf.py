@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from radixserve.grammar import charset
+from radixserve.grammar import charset, effort
 from radixserve.grammar.rules import (
     Alt,
     Chars,
@@ -28,6 +28,7 @@ from radixserve.grammar.rules import (
 MAX_REPEAT = 5000
 MAX_RULES = 2000
 _MAX_DEPTH = 60
+_STEP = 20  # for one token, as effort counts
 _RESERVED = frozenset({"TagDispatch", "Token", "ExcludeToken", "TokenTagDispatch"})
 
 
@@ -83,6 +84,7 @@ def _tokens(text: str) -> Iterator[_Token]:
         if kind == "define":
             found = found[:-3].rstrip()
         if kind != "blank":
+            effort.spend(_STEP)
             yield _Token(kind, found, line)
         line += match[0].count("\n")
         at = match.end()
@@ -236,12 +238,17 @@ def _check(rules: dict[str, Expr]) -> None:
 
 
 def _nullable_rules(rules: dict[str, Expr]) -> set[str]:
+    users: dict[str, list[str]] = {}
+    for name, expr in rules.items():
+        for used in set(names_in(expr)):
+            users.setdefault(used, []).append(name)
     known: set[str] = set()
-    while True:
-        found = {name for name, expr in rules.items() if _nullable(expr, known)}
-        if found == known:
-            return known
-        known = found
+    queue = list(rules)
+    for name in queue:  # a rule is looked at again once one that it uses may be empty
+        if name not in known and _nullable(rules[name], known):
+            known.add(name)
+            queue.extend(users.get(name, ()))
+    return known
 
 
 def _nullable(expr: Expr, known: set[str]) -> bool:
@@ -273,16 +280,40 @@ def _repeats_nothing(expr: Expr, empties: set[str]) -> bool:
 
 def _check_recursion(rules: dict[str, Expr], empties: set[str]) -> None:
     """A rule that can begin with itself behind something empty multiplies parses without end."""
-    for name in rules:
-        seen: set[tuple[str, bool]] = set()
-        queue = [(name, False)]
-        for at, hidden in queue:
-            for used, after_empty in _first(rules[at], empties, hidden):
-                if used == name and (after_empty or name in empties):
-                    raise EbnfError(f"rule {name} begins with itself and may be empty before that")
-                if (used, after_empty) not in seen:
-                    seen.add((used, after_empty))
-                    queue.append((used, after_empty))
+    begins = {name: set(_first(expr, empties, False)) for name, expr in rules.items()}
+    knots = _knots({name: {used for used, _ in found} for name, found in begins.items()})
+    for name, found in begins.items():
+        for used, after_empty in found:
+            if knots[used] == knots[name] and (after_empty or name in empties):
+                raise EbnfError(f"rule {name} begins with itself and may be empty before that")
+
+
+def _knots(edges: dict[str, set[str]]) -> dict[str, str]:
+    """For each name one that stands for all that lead to it and that it leads to, itself
+    included."""
+    back: dict[str, set[str]] = {name: set() for name in edges}
+    for name, targets in edges.items():
+        for target in targets:
+            back[target].add(name)
+    done: dict[str, None] = {}
+    for start in edges:
+        path = {start: iter(edges[start])} if start not in done else {}
+        while path:
+            name, onward = next(reversed(path.items()))
+            target = next(onward, "")
+            if not target:
+                done[name] = None
+                del path[name]
+            elif target not in done and target not in path:
+                path[target] = iter(edges[target])
+    found: dict[str, str] = {}
+    for start in reversed(done):
+        queue = [] if start in found else [start]
+        for name in queue:
+            if name not in found:
+                found[name] = start
+                queue.extend(back[name] - found.keys())
+    return found
 
 
 def _first(expr: Expr, empties: set[str], hidden: bool) -> Iterator[tuple[str, bool]]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from radixserve.errors import InvalidRequest
-from radixserve.grammar import negate
+from radixserve.grammar import effort, negate
 from radixserve.grammar.document import Document, Schema
 from radixserve.grammar.facts import ArrayPart, Conj, Facts, Node, ObjectPart, stated
 from radixserve.grammar.refusal import refused
@@ -22,6 +22,7 @@ from radixserve.grammar.refusal import refused
 MAX_ALTERNATIVES = 512
 _MAX_STEPS = 20000
 _LOOK_AHEAD = 4
+_STEP = 20  # as effort counts
 
 _NO = Node(False, "")
 
@@ -54,6 +55,7 @@ class Expander:
         while stack:
             facts, todo = stack.pop()
             self._steps += 1
+            effort.spend(_STEP)
             if self._steps > _MAX_STEPS or len(found) > MAX_ALTERNATIVES:
                 raise refused(pointer, "", "its combinators multiply to too many alternatives")
             if not facts.types:
@@ -155,8 +157,7 @@ class Expander:
 
     def _is_void(self, facts: Facts, depth: int) -> bool:
         if facts.enums:
-            first = facts.enums[0]
-            return not any(_in_all(value, facts) for value in first)
+            return not _in_all(facts)
         if facts.types != {"object"} or depth == 0:
             return _impossible_range(facts)
         return any(
@@ -247,9 +248,14 @@ def _close_array(facts: Facts, inside: Node, pointer: str) -> None:
     facts.arrays = [*facts.arrays, ArrayPart((Node(True, ""),) * size, inside)]
 
 
-def _in_all(value: Any, facts: Facts) -> bool:
-    return all(any(same(value, other) for other in values) for values in facts.enums) and (
-        kind(value) in facts.types
+def _in_all(facts: Facts) -> bool:
+    """Some value of the right type stands in every enum."""
+    first, *others = facts.enums
+    effort.spend(sum(map(len, facts.enums)))
+    marks = [set(map(identity, values)) for values in others]
+    return any(
+        kind(value) in facts.types and all(identity(value) in each for each in marks)
+        for value in first
     )
 
 
@@ -275,12 +281,12 @@ def kind(value: Any) -> str:
     return "object" if isinstance(value, dict) else "number"
 
 
-def same(one: Any, two: Any) -> bool:
-    """Equal as JSON: 1 and 1.0 are, 1 and true are not."""
-    if kind(one) != kind(two):
-        return False
-    if isinstance(one, list):
-        return len(one) == len(two) and all(map(same, one, two))
-    if isinstance(one, dict):
-        return one.keys() == two.keys() and all(same(one[k], two[k]) for k in one)
-    return bool(one == two)
+def identity(value: Any) -> object:
+    """Equal for values that are equal as JSON: 1 and 1.0 are, 1 and true are not. Can be hashed."""
+    if isinstance(value, bool):
+        return ("boolean", value)
+    if isinstance(value, list):
+        return ("array", tuple(map(identity, value)))
+    if isinstance(value, dict):
+        return ("object", frozenset((name, identity(member)) for name, member in value.items()))
+    return value

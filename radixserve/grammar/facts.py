@@ -12,6 +12,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+from radixserve.grammar import effort
 from radixserve.grammar.digits import Bounds
 from radixserve.grammar.document import Schema
 
@@ -31,6 +32,7 @@ class Node:
     @property
     def key(self) -> str:
         text = json.dumps(self.schema, ensure_ascii=False)
+        effort.spend(len(text) // 64)
         return f"not {text}" if self.negated else text
 
 

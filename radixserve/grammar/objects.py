@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 
-from radixserve.grammar import automaton, scalars, spell
+from radixserve.grammar import automaton, effort, scalars, spell
 from radixserve.grammar.automaton import Automaton
 from radixserve.grammar.expand import Expander
 from radixserve.grammar.facts import Conj, Facts, Node, ObjectPart
@@ -100,6 +100,7 @@ class _Patterns:
 def _conj_of(parts: list[ObjectPart], name: str, patterns: _Patterns) -> Conj:
     found: list[Node] = []
     for part in parts:
+        effort.spend(1 + 2 * len(name) * len(part.patterns))
         inside = [node for p, node in part.patterns if patterns.wide[p].accepts(name)]
         sure = any(patterns.narrow[p].accepts(name) for p, _ in part.patterns)
         if name in part.named:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from radixserve.grammar import effort
 from radixserve.grammar.charset import Ranges
 
 
@@ -67,6 +68,7 @@ def seq(*parts: Expr) -> Expr:
                 flat[-1] = Text(flat[-1].text + piece.text)
             elif piece != EMPTY:
                 flat.append(piece)
+    effort.spend(1 + len(flat))
     if not flat:
         return EMPTY
     return flat[0] if len(flat) == 1 else Seq(tuple(flat))
@@ -78,6 +80,7 @@ def alt(*options: Expr) -> Expr:
     for option in options:
         for piece in option.options if isinstance(option, Alt) else (option,):
             flat[piece] = None
+    effort.spend(1 + len(flat))
     return next(iter(flat)) if len(flat) == 1 else Alt(tuple(flat))
 
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from typing import NamedTuple
 
-from radixserve.grammar import charset, regex, rules
+from radixserve.grammar import charset, effort, regex, rules
 from radixserve.grammar.automaton import Automaton
 from radixserve.grammar.charset import Ranges
 from radixserve.grammar.rules import EMPTY, Chars, Expr, Ref, Text, alt, repeat, seq
@@ -245,6 +245,7 @@ class _Writer:
         self._spelling, self._closing = spelling
         self._name = name
         self._table = table
+        effort.spend(sum(20 + 4 * len(row) for row in automaton.moves))
         self._targets = [_grouped(row) for row in automaton.moves]
         self._shared = self._find_shared()
         self._todo: list[int] = []
