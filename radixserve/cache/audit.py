@@ -15,7 +15,7 @@ import numpy as np
 from radixserve.cache.allocator import INT32
 from radixserve.cache.lease import CopySources, Lease
 from radixserve.cache.match import StepStamps
-from radixserve.cache.node import Node, Siblings
+from radixserve.cache.node import FEW, Node, Siblings
 from radixserve.cache.tree import RadixTree
 
 
@@ -111,8 +111,14 @@ def _audit_children(node: Node, stride: int) -> None:
     name = str(node)
     for first, here in node.children.items():
         assert len(first) == 4, f"{name}: children under {first!r}"
-        alike = here.nodes() if isinstance(here, Siblings) else [here]
-        assert (len(alike) > 1) == isinstance(here, Siblings), f"{name}: siblings without another"
+        alike = here.nodes()
+        if isinstance(here, Siblings):
+            assert len(alike) > 1, f"{name}: siblings without another"
+            assert not any(c.before or c.after for c in alike), f"{name}: many in a chain"
+        else:
+            assert len(alike) <= FEW, f"{name}: a chain of {len(alike)}"
+            before = [None, *alike[:-1]]
+            assert [child.before for child in alike] == before, f"{name}: a chain is broken"
         pages = [child.key[:stride] for child in alike]
         assert pages == sorted(set(pages)), f"{name}: its children are out of order, or equal"
         for child in alike:

@@ -57,7 +57,10 @@ def walk(node: Node, key: bytes, pos: int, cap: int, stride: int) -> Match:
         here = node.children.get(key[pos : pos + 4])
         if here is None:
             break
-        child = here if isinstance(here, Node) else here.find(key[pos : pos + stride], stride)
+        if isinstance(here, Node) and here.after is None:
+            child: Node | None = here
+        else:
+            child = here.find(key[pos : pos + stride], stride)
         if child is None:
             break
         edge = child.key

@@ -3,18 +3,19 @@
 Owns: the fields of a node, and how a child is found. Must not know: who walks, locks or evicts.
 
 Of two children only those that begin with the same id have anything in common, so a node files them
-by that: mostly one for an id, which then is found, added and dropped by touching one entry.
+by that: mostly one for an id, or a few, which are the links of a chain: to drop one touches its
+neighbours alone, where a list would be somewhere else in memory for each id.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from operator import attrgetter
 from typing import Final
 
 from radixserve.cache.ordered import OrderedKeys
 
-FEW = 8  # siblings up to which reading through a list is cheaper than finding them
+FEW = 8  # siblings up to which reading through them is cheaper than a table
 
 
 class Node:
@@ -22,8 +23,9 @@ class Node:
 
     key: bytes of the int32 ids on this edge: whole pages, or less than one page in a partial leaf.
     pages: bytes of the int32 ids of its pages. A root has no parent, an empty key and no pages.
-    children: by the bytes of their first id; read it, but change it by the verbs below. `partials`
-    counts the partial leaves among them.
+    children: by the bytes of their first id, of a few the smallest; read it, but change it by the
+    verbs below. `partials` counts the partial leaves among them.
+    before, after: its neighbours among a few with the same first id, ascending.
     lock: leases that need this node, and copies from below it; never less than any child's.
     pin: copies from its first page that are still to run.
     time: last use.
@@ -36,6 +38,8 @@ class Node:
     """
 
     __slots__ = (
+        "after",
+        "before",
         "children",
         "is_warm",
         "key",
@@ -57,6 +61,8 @@ class Node:
         self.pages = pages
         self.parent = parent
         self.children: dict[bytes, Node | Siblings] = NO_CHILDREN
+        self.before: Node | None = None
+        self.after: Node | None = None
         self.partials = 0
         self.lock = 0
         self.pin: Pin | None = None
@@ -76,9 +82,7 @@ class Node:
     def child(self, page: bytes, stride: int) -> Node | None:
         """The child that begins with `page`."""
         here = self.children.get(page[:4])
-        if isinstance(here, Siblings):
-            return here.find(page, stride)
-        return here if here is not None and here.key[:stride] == page else None
+        return None if here is None else here.find(page, stride)
 
     def alike(self, probe: bytes, reach: int) -> tuple[list[Node], int]:
         """The children with the probe's first id, ascending, and where the probe would stand among
@@ -88,13 +92,32 @@ class Node:
             return [], 0
         if isinstance(here, Siblings):
             return here.around(probe, reach)
-        return [here], int(here.key < probe)
+        if here.after is None:
+            return [here], int(here.key < probe)
+        few = here.nodes()
+        return few, bisect_left(few, probe, key=_key_of)
 
     def all_children(self) -> list[Node]:
         """Those with one first id together."""
         found: list[Node] = []
         for here in self.children.values():
-            found += here.nodes() if isinstance(here, Siblings) else [here]
+            found += here.nodes()
+        return found
+
+    def find(self, page: bytes, stride: int) -> Node | None:
+        """The one that begins with `page`, of this and those after it."""
+        step: Node | None = self
+        while step is not None and step.key[:stride] != page:
+            step = step.after
+        return step
+
+    def nodes(self) -> list[Node]:
+        """This and those after it."""
+        found = []
+        step: Node | None = self
+        while step is not None:
+            found.append(step)
+            step = step.after
         return found
 
     def add(self, child: Node, stride: int) -> None:
@@ -107,27 +130,70 @@ class Node:
         if isinstance(here, Siblings):
             here.add(child, stride)
         elif here is not child:
-            self.children[first] = siblings = Siblings()
-            siblings.add(here, stride)
-            siblings.add(child, stride)
+            self._add_beside(here, child, stride)
+
+    def _add_beside(self, head: Node, child: Node, stride: int) -> None:
+        first = child.key[:4]
+        step: Node | None = head
+        before, count = None, 0
+        while step is not None:
+            count += 1
+            if step.key < child.key:
+                before = step
+            step = step.after
+        if count >= FEW:
+            self.children[first] = many = Siblings()
+            for node in [*head.nodes(), child]:
+                node.before = node.after = None
+                many.add(node, stride)
+            return
+        child.before = before
+        child.after = head if before is None else before.after
+        if before is None:
+            self.children[first] = child
+        else:
+            before.after = child
+        if child.after is not None:
+            child.after.before = child
 
     def drop(self, child: Node, stride: int) -> None:
         self.partials -= len(child.key) < stride
-        first = child.key[:4]
-        here = self.children[first]
-        if not isinstance(here, Siblings):
-            del self.children[first]
-        elif (left := here.drop(child, stride)) is not None:
-            self.children[first] = left
+        before, after = child.before, child.after
+        if before is not None:
+            before.after = after
+        else:
+            self._drop_first(child, stride)
+        if after is not None:
+            after.before = before
+        child.before = child.after = None
 
-    def swap(self, child: Node, other: Node, stride: int) -> None:
-        """Put a node with the same first page in a child's place."""
+    def _drop_first(self, child: Node, stride: int) -> None:
         first = child.key[:4]
         here = self.children[first]
         if isinstance(here, Siblings):
-            here.swap(child, other, stride)
+            if (left := here.drop(child, stride)) is not None:
+                self.children[first] = left
+        elif child.after is not None:
+            self.children[first] = child.after
         else:
-            self.children[first] = other
+            del self.children[first]
+
+    def swap(self, child: Node, other: Node, stride: int) -> None:
+        """Put a node with the same first page in a child's place."""
+        before, after = child.before, child.after
+        if before is not None:
+            before.after = other
+        else:
+            first = child.key[:4]
+            here = self.children[first]
+            if isinstance(here, Siblings):
+                here.swap(child, other, stride)
+            else:
+                self.children[first] = other
+        if after is not None:
+            after.before = other
+        other.before, other.after = before, after
+        child.before = child.after = None
 
 
 class Pin:
@@ -144,71 +210,47 @@ class Pin:
 
 
 class Siblings:
-    """Children of one node that begin with the same id: two or more, until one is left.
+    """Many children of one node that begin with the same id, until one is left.
 
-    Up to FEW they are a list, ascending. More are found by their first page, the pages in order.
+    They are found by their first page, the pages in order.
     """
 
-    __slots__ = ("_by_page", "_few", "_order")
+    __slots__ = ("_by_page", "_order")
 
     def __init__(self) -> None:
-        self._few: list[Node] = []
-        self._by_page: dict[bytes, Node] = NO_PAGES
-        self._order: OrderedKeys | None = None
+        self._by_page: dict[bytes, Node] = {}
+        self._order = OrderedKeys()
 
     def find(self, page: bytes, stride: int) -> Node | None:
-        if self._order is not None:
-            return self._by_page.get(page)
-        for node in self._few:
-            if node.key[:stride] == page:
-                return node
-        return None
+        del stride
+        return self._by_page.get(page)
 
     def around(self, probe: bytes, reach: int) -> tuple[list[Node], int]:
         """See Node.alike."""
-        if self._order is None:
-            return self._few, bisect_left(self._few, probe, key=_key_of)
         near, at = self._order.around(probe, reach)
         return [self._by_page[page] for page in near], at
 
     def nodes(self) -> list[Node]:
         """All of them, ascending."""
-        if self._order is None:
-            return self._few.copy()
         return [self._by_page[page] for page in self._order.all()]
 
     def add(self, node: Node, stride: int) -> None:
-        if self._order is not None:
-            page = node.key[:stride]
-            self._by_page[page] = node
-            self._order.add(page)
-            return
-        insort(self._few, node, key=_key_of)
-        if len(self._few) > FEW:
-            self._order, self._by_page = OrderedKeys(), {}
-            self._few, few = [], self._few
-            for one in few:
-                self.add(one, stride)
+        page = node.key[:stride]
+        self._by_page[page] = node
+        self._order.add(page)
 
     def drop(self, node: Node, stride: int) -> Node | None:
         """Returns the one that is left when it is the only one."""
-        if self._order is None:
-            self._few.remove(node)
-            return self._few[0] if len(self._few) == 1 else None
         page = node.key[:stride]
         del self._by_page[page]
         self._order.remove(page)
         return next(iter(self._by_page.values())) if len(self._by_page) == 1 else None
 
     def swap(self, node: Node, other: Node, stride: int) -> None:
-        if self._order is None:
-            self._few[self._few.index(node)] = other
-        else:
-            self._by_page[node.key[:stride]] = other
+        self._by_page[node.key[:stride]] = other
 
 
 _key_of = attrgetter("key")
 
 NO_CHILDREN: Final[dict[bytes, Node | Siblings]] = {}
-NO_PAGES: Final[dict[bytes, Node]] = {}
-"""What leaves and few siblings have, so that none needs one of its own; nobody writes to them."""
+"""What leaves have, so that none needs one of its own; nobody writes to it."""

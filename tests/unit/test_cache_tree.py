@@ -185,4 +185,5 @@ def test_children_are_found_like_those_in_a_table(changes) -> None:
         assert sorted(c.key[:12] for c in node.all_children()) == sorted(table)
         assert node.partials == sum(len(page) < 12 for page in table)
         for first, here in node.children.items():
-            assert isinstance(here, Siblings) == (sum(k[:4] == first for k in table) > 1)
+            count = sum(key[:4] == first for key in table)
+            assert count > 1 if isinstance(here, Siblings) else count <= FEW
