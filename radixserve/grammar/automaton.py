@@ -367,24 +367,16 @@ def complement(automaton: Automaton) -> Automaton:
 
 def lengths(automaton: Automaton) -> tuple[int, int | None]:
     """Shortest and longest accepted text; None where there is no longest. Not for an empty one."""
-    level, low = {0}, 0
-    while not level & automaton.ends:
-        level = _behind(automaton, level)
-        low += 1
-    level, high, longest = {0}, 0, 0
-    while level:
+    level, size, low, longest = {0}, 0, 0, 0
+    is_found = False
+    while level and size <= len(automaton.moves):
+        effort.spend(len(level))
         if level & automaton.ends:
-            longest = high
-        if high > len(automaton.moves):
-            return low, None
-        level = _behind(automaton, level)
-        high += 1
-    return low, longest
-
-
-def _behind(automaton: Automaton, states: set[int]) -> set[int]:
-    effort.spend(len(states))
-    return {t for state in states for _, _, t in automaton.moves[state]}
+            low = low if is_found else size
+            longest, is_found = size, True
+        level = {t for state in level for _, _, t in automaton.moves[state]}
+        size += 1
+    return low, None if level else longest
 
 
 def bounded(automaton: Automaton, low: int, high: int | None) -> Automaton:

@@ -1,18 +1,15 @@
 """Calls whose outputs are bound: checked before they are submitted, judged when they have ended,
 told of field by field.
 
-Owns: the threads that checking takes, the weakening of what cannot be enforced where the client
-accepts that, the verdict on finished texts. Must not know: any dialect's shape, how a grammar is
-made.
+Owns: the weakening of what cannot be enforced where the client accepts that, the verdict on
+finished texts. Must not know: any dialect's shape, how a grammar is made, when one is read.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import replace
 
 from radixserve.chunks import Chunk, Request
@@ -24,18 +21,11 @@ from radixserve.native import confidence, verdict
 from radixserve.native.calls import Calls, Numbered
 from radixserve.native.collect import Output
 from radixserve.native.constraint import Wish
+from radixserve.native.readings import Readings
 from radixserve.wire.messages import FinishReason
 from radixserve.wire.params import Constraint
 
-# A large schema takes seconds of an interpreter that streams share: two at once, and no other work
-# waits behind them. Short ones without patterns take milliseconds and do not wait for those either.
-MAX_FOUND = 64
-SHORT = 4096  # characters
-_for_checks = ThreadPoolExecutor(2, thread_name_prefix="grammar-check")
-_for_short = ThreadPoolExecutor(1, thread_name_prefix="grammar-check-short")
-_found: dict[tuple[object, Constraint], Constraint] = {}  # lately: most requests repeat one
-_running: dict[tuple[object, Constraint], Future[Constraint]] = {}
-_lock = threading.RLock()
+_readings = Readings()
 
 
 def start(
@@ -72,7 +62,7 @@ async def _start(
     ]
     for i, wanted in enumerate(wishes):
         if wanted is not None and wanted.tells_fields:
-            await _apart(_followed, granted[wanted])
+            await _readings.found(_followed, granted[wanted])
             ready[i] = _with_scores(ready[i])
     judge, teller = _Judge(wishes), _Teller(calls, ready, wishes, requests, name)
     told = teller.told(calls.start(ready, name))
@@ -87,7 +77,7 @@ async def _start(
 async def _granted(wanted: Wish) -> Constraint:
     """What the engine is to enforce."""
     try:
-        return await _apart(check, wanted.constraint)
+        return await _readings.found(check, wanted.constraint)
     except InvalidRequest as error:
         if not wanted.is_judged or error.code != CODE:
             raise wanted.renamed(error) from None
@@ -96,36 +86,9 @@ async def _granted(wanted: Wish) -> Constraint:
             message = f"{error.message}; no validator reads it either: {fault}"
             raise InvalidRequest(message, param=wanted.field, code=error.code) from None
     try:
-        return await _apart(weaken, wanted.constraint)
+        return await _readings.found(weaken, wanted.constraint)
     except InvalidRequest as error:
         raise wanted.renamed(error) from None
-
-
-async def _apart(work: Callable[[Constraint], Constraint], constraint: Constraint) -> Constraint:
-    """work(constraint) in a thread, once for all who ask for it meanwhile."""
-    key = (work, constraint)
-    with _lock:
-        if key in _found:
-            return _found[key]
-        future = _running.get(key)
-        if future is None:
-            pool = _for_short if _is_short(constraint) else _for_checks
-            future = _running[key] = pool.submit(work, constraint)
-            future.add_done_callback(lambda _: _running.pop(key, None))
-    # Shielded: one who leaves does not take it from the others.
-    found = await asyncio.shield(asyncio.wrap_future(future))
-    with _lock:
-        _found[key] = found
-        if len(_found) > MAX_FOUND:
-            del _found[next(iter(_found))]
-    return found
-
-
-def _is_short(constraint: Constraint) -> bool:
-    """Reading it takes milliseconds: what costs is length, and patterns."""
-    if constraint.kind in ("regex", "ebnf"):
-        return False
-    return len(constraint.value) <= SHORT and "pattern" not in constraint.value
 
 
 def _named(error: InvalidRequest, wishes: dict[Wish, Constraint]) -> InvalidRequest:
