@@ -73,10 +73,11 @@ test: model
 	@echo "== tests (all but the slow ones)"
 	@$(BIN)/python -m pytest $(ARGS)
 
+# The state machines see 1,000 examples, which takes a busy machine longer than the gate's limit.
 nightly: model
 	@echo "== every test, the slow ones too, coverage over radixserve, lang and kernels"
 	@RADIXSERVE_TEST_PROFILE=nightly $(BIN)/python -m pytest -m "slow or not slow" \
-	  --cov --cov-report=term $(ARGS)
+	  --timeout 1800 --cov --cov-report=term $(ARGS)
 	@$(MAKE) --no-print-directory sanitize
 	@$(MAKE) --no-print-directory test-compiled
 

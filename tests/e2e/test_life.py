@@ -151,21 +151,20 @@ def test_a_front_that_is_held_goes_on(supervised: Server) -> None:
 
 
 def test_o01_a_busy_engine_is_healthy(supervised: Server) -> None:
-    """Steps full of prefill, one behind the other; the generating probe waits its turn."""
+    """Steps full of prefill, one behind the other; the generating probe waits its turn. That
+    /health waits for none is seen in how often it answers while one call is under way."""
     prompts = [prompt_of(4000, k) for k in range(6)]
-    params = {"max_new_tokens": 1}
-    with ThreadPoolExecutor(2) as pool:
-        call = pool.submit(post, supervised, "/generate", input_ids=prompts, sampling_params=params)
-        probe = pool.submit(status, supervised, "/health_generate", 30)
-        seen = []
+    body = {"input_ids": prompts, "sampling_params": {"max_new_tokens": 1}}
+    url = supervised.url
+    with ThreadPoolExecutor(2) as pool, httpx.Client(base_url=url, timeout=240) as client:
+        call = pool.submit(httpx.post, f"{url}/generate", json=body, timeout=240)
+        probe = pool.submit(status, supervised, "/health_generate", 240)
+        answers = 0
         while not call.done():
-            began = time.monotonic()
-            seen.append((status(supervised), time.monotonic() - began))
-            time.sleep(0.02)
+            assert client.get("/health").status_code == 200
+            answers += 1
         assert call.result().status_code == probe.result() == 200
-    assert len(seen) > 3, "too quick to prove anything"
-    assert {code for code, _ in seen} == {200}
-    assert max(wait for _, wait in seen) < 1
+    assert answers > 2 * len(prompts)
 
 
 def test_o03_probes_that_gave_up_leave_nothing(supervised: Server) -> None:

@@ -212,15 +212,26 @@ def test_without_a_chat_template_records_are_prompts(tmp_path):
 
 
 class Uneven(ScriptedGateway):
-    """Later lines end before earlier ones; keeps how many ran at once."""
+    """Each fourth call ends after one that came later; keeps how many ran at once."""
 
-    most = 0
+    def __init__(self, renderer):
+        super().__init__(renderer)
+        self.came = self.inside = self.most = self.latest = 0
+        self.ended = asyncio.Condition()
 
     async def submit(self, request):
-        self.most = max(self.most, self.running + 1)
-        await asyncio.sleep(0.03 if len(self.requests) % 4 == 0 else 0)
+        self.came += 1
+        number = self.came
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        async with self.ended:
+            await self.ended.wait_for(lambda: number % 4 != 1 or self.latest > number)
         async for chunk in super().submit(request):
             yield chunk
+        self.inside -= 1
+        async with self.ended:
+            self.latest = max(self.latest, number)
+            self.ended.notify_all()
 
 
 def test_answers_keep_the_order_within_a_window(renderer):
