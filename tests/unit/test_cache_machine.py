@@ -22,6 +22,9 @@ from tests.cache_driver import ids
 from tests.cache_published import Published, Tokens, common
 from tests.cache_steps import Running, Step
 
+# An example takes a tenth of a second on a quiet machine, and the nightly profile has thousands.
+pytestmark = pytest.mark.timeout(max(300, 2 * settings.default.max_examples))
+
 PAGES = 12
 Prefix = tuple[str, Tokens]
 
