@@ -10,14 +10,17 @@ they mean in those. References outside the schema are never fetched.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
+import math
 import os
 import re
 import resource
 import select
 import sys
 from collections.abc import Iterable
+from fractions import Fraction
 from typing import Any
 
 import jsonschema
@@ -79,6 +82,28 @@ _NEWEST = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
         "dependencies": jsonschema.Draft7Validator.VALIDATORS["dependencies"],
     },
 )
+
+
+def _multiple_of(validator: Any, divisor: Any, instance: Any, _schema: Any) -> Iterable[Any]:
+    if not validator.is_type(instance, "number"):
+        return
+    is_bounded = isinstance(instance, int) or math.isfinite(instance)
+    if not is_bounded or _as_written(instance) % _as_written(divisor):
+        yield jsonschema.ValidationError(f"{instance!r} is not a multiple of {divisor!r}")
+
+
+def _as_written(number: float) -> Fraction:
+    return Fraction(number) if isinstance(number, int) else Fraction(repr(number))
+
+
+@functools.cache
+def _exact(draft: Any) -> Any:
+    """The draft with decimal arithmetic: in floats 0.58 is no multiple of 0.01, and what is
+    generated for `multipleOf` would be told off."""
+    ours = {"multipleOf": _multiple_of} if "multipleOf" in draft.VALIDATORS else {}
+    return jsonschema.validators.extend(draft, ours)  # type: ignore[no-untyped-call]
+
+
 _DRAFTS = (_NEWEST, jsonschema.Draft7Validator, jsonschema.Draft4Validator)
 
 
@@ -93,7 +118,9 @@ def _validator(schema: Any) -> Validator:
         except jsonschema.SchemaError as error:
             why = why or f"{error.message} at #{_pointer(error.absolute_path)}"
             continue
-        return draft(schema, format_checker=_formats(draft), registry=referencing.Registry())
+        checks, registry = _formats(draft), referencing.Registry()
+        found: Validator = _exact(draft)(schema, format_checker=checks, registry=registry)
+        return found
     raise ValueError(why)
 
 

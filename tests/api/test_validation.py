@@ -210,6 +210,10 @@ DRAFT4 = "http://json-schema.org/draft-04/schema#"
         ({"type": "string", "nullable": True}, None, 5, "type"),
         ({"enum": ["a"], "nullable": True}, None, 5, "enum"),
         ({"dependencies": {"a": ["b"]}}, {"a": 1, "b": 1}, {"a": 1}, "dependencies"),
+        ({"multipleOf": 0.01}, 0.58, 0.585, "multipleOf"),
+        pytest.param(
+            {"multipleOf": 0.01, "$schema": DRAFT4}, 10**400, 1e-3, "multipleOf", id="huge"
+        ),
         (
             {"items": [{"type": "string"}], "additionalItems": False},
             ["a"],
