@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from radixserve.grammar import effort
+from radixserve.grammar.dialect import Dialect, step, walk
 from radixserve.grammar.refusal import refused
 
 Schema = bool | dict[str, Any]
@@ -60,6 +61,7 @@ class Document:
 
     def __init__(self, raw: object) -> None:
         self._raw = raw
+        self._dialect = Dialect.of(raw)
         self._names: dict[str, str] = {}
         self._pointers: dict[int, str] = {}
         self._count = 0
@@ -101,14 +103,16 @@ class Document:
             raise refused(pointer, "", f"schemas nested deeper than {MAX_DEPTH}")
         if self._count > MAX_SCHEMAS:
             raise refused(pointer, "", f"more than {MAX_SCHEMAS} subschemas")
-        raw = _modern(raw, pointer)
+        raw = _modern(self._dialect.read(raw), pointer)
         out: dict[str, Any] = {}
         for keyword in sorted(raw):
             value = self._keyword(keyword, raw[keyword], pointer, depth)
             if value is not None:
                 out[keyword] = value
         if "const" in raw:
-            out["const"] = raw["const"]
+            out["const"] = self._dialect.value(raw["const"])
+        if "enum" in out:
+            out["enum"] = self._dialect.value(out["enum"])
         if not out:
             return True
         schema = _with_null(out) if raw.get("nullable") is True else out
@@ -131,7 +135,7 @@ class Document:
         if keyword in _MAPS:
             members = _expect(value, dict, pointer, keyword)
             return {
-                name: self._read(s, f"{below}/{_step(name)}", depth + 1)
+                name: self._read(s, f"{below}/{step(name)}", depth + 1)
                 for name, s in members.items()
             }
         if keyword == "$ref":
@@ -140,6 +144,9 @@ class Document:
         return check(value, pointer, keyword) if check else None
 
     def _reference(self, reference: str, pointer: str) -> str:
+        for place in self._dialect.resources:
+            if pointer == place or pointer.startswith(f"{place}/"):
+                raise refused(pointer, "$ref", f"#{place} has an $id of its own")
         target = self._resolve(reference, pointer)
         if target not in self._names:
             self._names[target] = f"d{len(self._names)}"
@@ -162,9 +169,9 @@ class Document:
         return reference
 
     def _anchor(self, name: str, pointer: str) -> str:
-        found = [p for p, node in _walk(self._raw, "") if node.get("$anchor") == name]
+        found = [p for p, node in walk(self._raw, "") if node.get("$anchor") == name]
         found += [
-            p for p, node in _walk(self._raw, "") if "#" + name in (node.get("id"), node.get("$id"))
+            p for p, node in walk(self._raw, "") if "#" + name in (node.get("id"), node.get("$id"))
         ]
         if len(found) != 1:
             raise refused(pointer, "$ref", f"no anchor {name!r} in this schema")
@@ -172,28 +179,15 @@ class Document:
 
     def _at(self, target: str, pointer: str) -> object:
         value = self._raw
-        for step in target.split("/")[1:]:
-            step = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(value, dict) and step in value:
-                value = value[step]
-            elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
-                value = value[int(step)]
+        for name in target.split("/")[1:]:
+            name = name.replace("~1", "/").replace("~0", "~")
+            if isinstance(value, dict) and name in value:
+                value = value[name]
+            elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+                value = value[int(name)]
             else:
                 raise refused(pointer, "$ref", f"nothing stands at #{target}")
         return value
-
-
-def _walk(node: object, pointer: str) -> list[tuple[str, dict[str, Any]]]:
-    found: list[tuple[str, dict[str, Any]]] = []
-    stack = [(pointer, node)]
-    while stack:
-        at, value = stack.pop()
-        if isinstance(value, dict):
-            found.append((at, value))
-            stack.extend((f"{at}/{_step(str(k))}", v) for k, v in value.items())
-        elif isinstance(value, list):
-            stack.extend((f"{at}/{i}", v) for i, v in enumerate(value))
-    return found
 
 
 def _modern(raw: dict[str, Any], pointer: str) -> dict[str, Any]:
@@ -229,10 +223,6 @@ def _with_null(out: dict[str, Any]) -> dict[str, Any]:
     if "enum" in out and None not in out["enum"]:
         out = {**out, "enum": [*out["enum"], None]}
     return out
-
-
-def _step(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
 
 
 def _show(value: object) -> str:
@@ -325,6 +315,6 @@ def subschemas(keyword: str, value: object) -> Iterator[tuple[str, object]]:
         yield from ((f"/{i}", s) for i, s in enumerate(value if isinstance(value, list) else ()))
     elif keyword in _MAPS or keyword in CONTAINERS:
         members = value.items() if isinstance(value, dict) else ()
-        yield from ((f"/{_step(name)}", s) for name, s in members)
+        yield from ((f"/{step(name)}", s) for name, s in members)
     elif keyword in _SCHEMAS or keyword == "additionalItems":
         yield "", value
