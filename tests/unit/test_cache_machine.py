@@ -22,7 +22,7 @@ from tests.cache_driver import ids
 from tests.cache_published import Published, Tokens, common
 from tests.cache_steps import Running, Step
 
-# An example takes a tenth of a second on a quiet machine, and the nightly profile has thousands.
+# An example takes about 50 ms, more on a busy machine, and the nightly profile has thousands.
 pytestmark = pytest.mark.timeout(max(300, 2 * settings.default.max_examples))
 
 PAGES = 12

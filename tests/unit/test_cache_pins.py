@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from radixserve.cache.prefix import PrefixCache
 from tests.cache_driver import acquired, assert_no_leak, cache_of, ids
 
@@ -150,4 +152,57 @@ def test_a_full_pool_of_requests_that_copy_from_each_other_goes_on() -> None:
         assert cache.available_pages == 0
         cache.release(small)
         cache.end_step(step)
+    assert_no_leak(cache)
+
+
+def test_a_page_that_is_pinned_already_costs_the_next_request_nothing() -> None:
+    cache = cache_of(3, 4)
+    kept_leaf(cache, *range(8))
+    cache.begin_step()
+    reader = acquired(cache, 0, 1, 99)
+    assert len(reader.take_copies()) == 1
+    cache.release(reader)
+    assert (cache.available_pages, cache.locked_pages) == (2, 1)
+    for prompt, matched in (
+        ((*range(8), 8), 8),  # locks what is pinned, and the page behind it
+        ((*range(4), 7, 7, 7, 7, 7), 4),
+        ((0, 1, *range(50, 56)), 2),  # copies the same page, with no other to spare
+    ):
+        lease = acquired(cache, *prompt)
+        assert lease.matched == matched
+        assert cache.locked_pages + cache.leased_pages + cache.available_pages == 3
+        cache.release(lease)
+
+
+@pytest.mark.parametrize("pool", [2, 3])
+def test_a_request_that_fits_to_the_page_is_admitted_beside_a_pin(pool: int) -> None:
+    cache = cache_of(pool, 4)
+    first = tuple(range(4 * pool - 4))
+    kept_leaf(cache, *first[:4])
+    if pool == 3:
+        beside = acquired(cache, *first[:4], 9)  # what comes next hangs below
+        kept_leaf(cache, *first)
+        cache.release(beside)
+    step = cache.begin_step()
+    reader = acquired(cache, 0, 1, 99)
+    assert len(reader.take_copies()) == 1
+    cache.release(reader)
+    lease = acquired(cache, *first, 5)
+    assert lease.matched == len(first)
+    assert cache.available_pages == 0
+    cache.release(lease)
+    cache.end_step(step)
+    assert_no_leak(cache)
+
+
+def test_a_page_that_a_request_holds_is_copied_when_no_other_is_to_spare() -> None:
+    cache = cache_of(3, 4)
+    kept_leaf(cache, *range(4))
+    user = acquired(cache, *range(4), 9)
+    assert cache.available_pages == 1
+    reader = acquired(cache, 0, 1, 99)
+    assert reader.matched == 2
+    cache.release(user)
+    assert (cache.locked_pages, cache.available_pages) == (1, 1)
+    cache.release(reader)
     assert_no_leak(cache)
