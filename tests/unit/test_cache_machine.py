@@ -22,9 +22,7 @@ from tests.cache_driver import ids
 from tests.cache_published import Published, Tokens, common
 from tests.cache_steps import Running, Step
 
-# An example takes about 50 ms, more on a busy machine, and the nightly profile has thousands.
-pytestmark = pytest.mark.timeout(max(300, 2 * settings.default.max_examples))
-
+pytestmark = pytest.mark.timeout(max(300, 2 * settings.default.max_examples))  # of 60 ms each
 PAGES = 12
 Prefix = tuple[str, Tokens]
 
