@@ -126,8 +126,11 @@ class Compiler:
         """Requests whose matcher is still to come."""
         return sum(map(len, self._waiting.values())) + len(self._ready)
 
-    def submit(self, rid: str, constraint: Constraint, stop_ids: Iterable[int]) -> None:
-        """Ask for a matcher for request `rid`; poll brings it. stop_ids: what ends the request."""
+    def submit(
+        self, rid: str, constraint: Constraint, stop_ids: Iterable[int], asker: str = ""
+    ) -> None:
+        """Ask for a matcher for request `rid`; poll brings it. stop_ids: what ends the request.
+        asker: those have turns in rotation."""
         who = _Waiting(rid, tuple(stop_ids))
         if constraint in self._kept:
             self.hits += 1
@@ -139,12 +142,13 @@ class Compiler:
             self.hits += 1
             self._dropped.discard(constraint)
             self._waiting[constraint].append(who)
+            self._turns.also(constraint, asker)
         elif len(self._waiting) >= self._limits.waiting:
             self._ready.append((rid, QueueFull("too many grammars wait to be compiled")))
         else:
             self._waiting[constraint] = [who]
             self._dropped.discard(constraint)
-            self._turns.put(constraint)
+            self._turns.put(constraint, asker)
 
     def _refusal(self, constraint: Constraint) -> RequestError | None:
         """Of a constraint that has failed just now."""

@@ -158,7 +158,8 @@ class Gate:
         assert message.constraint is not None
         params = message.params
         ends = () if params.ignore_eos else self._setup.stop_ids
-        parts.compiler.submit(message.rid, message.constraint, (*ends, *params.stop_token_ids))
+        stops = (*ends, *params.stop_token_ids)
+        parts.compiler.submit(message.rid, message.constraint, stops, message.namespace)
 
     def _parts(self) -> _Parts | None:
         """None while they are being made."""

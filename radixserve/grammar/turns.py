@@ -8,6 +8,9 @@ longer stays under way, and another lane goes on with the queue. While it does, 
 to be long are stopped, where something waits behind them, and come later. So an ordinary constraint
 waits for LONG seconds at most for each hard one before it, however long those take.
 
+Who asks is a namespace of the cache, and all who ask have turns in rotation. So a constraint waits
+for those of its own namespace that came before it, and for as many of each other one at most.
+
 Seconds are those of the compiling process's own work, so that a busy machine makes no constraint a
 long one; they may take PATIENCE times as long by the clock.
 """
@@ -16,7 +19,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from typing import Literal
 
 from radixserve.wire.params import Constraint
@@ -71,6 +74,36 @@ class Turn:
         return min(max(rest, LOOK), self._turns.more(self, worked))
 
 
+class _Rotation:
+    """Constraints by who asks for them, in the order in which it is their turn."""
+
+    def __init__(self) -> None:
+        self._queues: OrderedDict[str, deque[Constraint | None]] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._queues)
+
+    def append(self, constraint: Constraint | None, asker: str) -> None:
+        self._queues.setdefault(asker, deque()).append(constraint)
+
+    def pop(self) -> Constraint | None:
+        asker, queue = self._queues.popitem(last=False)
+        found = queue.popleft()
+        if queue:
+            self._queues[asker] = queue  # behind all others
+        return found
+
+    def share(self, constraint: Constraint, asker: str) -> None:
+        """Move it to another one's queue, where that is the shorter way."""
+        mine = len(self._queues.get(asker, ()))
+        for other, queue in self._queues.items():
+            if constraint in queue:
+                if other != asker and mine < queue.index(constraint):
+                    queue.remove(constraint)  # not the only one there
+                    self.append(constraint, asker)
+                return
+
+
 class Turns:
     """The queue of `lanes` threads that compile. seconds: that one constraint may take. size: of
     the vocabulary, with which all of them take longer.
@@ -84,15 +117,21 @@ class Turns:
         self._changed = threading.Condition()
         self._under_way: list[Turn | None] = [None] * lanes
         self._warm = [False] * lanes  # lanes that wait and have a process
-        self._new: deque[Constraint | None] = deque()
+        self._new = _Rotation()
         self._late: deque[Constraint] = deque()
         self._is_closed = False
 
-    def put(self, constraint: Constraint | None) -> None:
-        """Queue a constraint; None: the start of a process."""
+    def put(self, constraint: Constraint | None, asker: str = "") -> None:
+        """Queue a constraint for who asks; None: the start of a process."""
         with self._changed:
-            self._new.append(constraint)
+            self._new.append(constraint, asker)
             self._changed.notify_all()
+
+    def also(self, constraint: Constraint, asker: str) -> None:
+        """Another one asks for what has been put: where it still waits, it comes no later than if
+        this one had put it."""
+        with self._changed:
+            self._new.share(constraint, asker)
 
     def take(self, lane: int, *, warm: bool) -> Turn | Literal["rest", "end"]:
         """Wait for a turn. warm: the lane has a process.
@@ -136,7 +175,7 @@ class Turns:
             if not any(each.is_long for each in self._under_way if each is not None):
                 turn.is_long = True
                 if not self._new and not any(self._warm):
-                    self._new.append(None)  # a process for whatever comes next
+                    self._new.append(None, "")  # a process for whatever comes next
                 self._changed.notify_all()
                 return self._seconds
             if self._new:
@@ -155,7 +194,7 @@ class Turns:
             return None
         under_way = [turn for turn in self._under_way if turn is not None]
         if self._new and all(turn.is_long for turn in under_way):
-            return Turn(self._new.popleft(), self._seconds, self)
+            return Turn(self._new.pop(), self._seconds, self)
         if self._late and not any(turn.is_long for turn in under_way):
             return Turn(self._late.popleft(), self._seconds, self, is_long=True)
         return None

@@ -140,6 +140,40 @@ def test_a_long_one_has_a_process_started_for_the_next(queue: Turns) -> None:
     assert again.name == "easy"
 
 
+def test_who_asks_for_much_waits_for_himself(queue: Turns) -> None:
+    """Of 64 bombs of one, another one's constraints wait for one each."""
+    for i in range(64):
+        queue.put(named(f"bomb {i}"), "one")
+    for name in ("a", "b"):
+        queue.put(named(name), "other")
+    found = []
+    for _ in range(66):
+        turn = queue.take(0, warm=False)
+        assert isinstance(turn, Turn)
+        assert turn.constraint is not None
+        found.append(turn.constraint.value)
+        queue.done(0)
+    assert found[:5] == ["bomb 0", "a", "bomb 1", "b", "bomb 2"]
+    assert found[5:] == [f"bomb {i}" for i in range(3, 64)]
+
+
+def test_what_another_one_asks_for_too_comes_no_later_for_it(queue: Turns) -> None:
+    for name in ("bomb 0", "bomb 1", "shared", "bomb 2"):
+        queue.put(named(name), "one")
+    queue.put(named("a"), "other")
+    queue.also(named("shared"), "other")
+    queue.also(named("bomb 1"), "other")  # its own place is no worse
+    queue.also(named("gone"), "other")
+    found = []
+    for _ in range(5):
+        turn = queue.take(0, warm=False)
+        assert isinstance(turn, Turn)
+        assert turn.constraint is not None
+        found.append(turn.constraint.value)
+        queue.done(0)
+    assert found == ["bomb 0", "a", "bomb 1", "shared", "bomb 2"]
+
+
 def test_what_counts_is_work_not_the_clock(monkeypatch) -> None:
     monkeypatch.setattr(turns, "LONG", 5.0)
     queue = Turns(1, SECONDS, size=100_000)  # and all take longer with a large vocabulary
