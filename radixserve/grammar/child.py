@@ -17,6 +17,7 @@ import time
 import msgspec
 import psutil
 
+from radixserve.ending import end
 from radixserve.errors import InternalError, InvalidRequest, RequestError
 from radixserve.grammar import worker
 from radixserve.grammar.refusal import CODE
@@ -118,14 +119,8 @@ class Child:
     def bury(self) -> None:
         """Free what a process that has ended or failed still holds."""
         process, self._process = self._process, None
-        if process is None:
-            return
-        process.kill()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):  # what was not written any more is lost
-                    pipe.close()
-        process.wait()
+        if process is not None:
+            end(process)
 
     def _exchange(self, body: bytes, turn: Turn) -> bytes | None:
         """Send one message and wait for one; a process that does not answer is ended."""

@@ -1,7 +1,9 @@
 """The child process that validates texts: python -m radixserve.native.validator.
 
 Owns: one question at a time, a line of JSON on standard input, answered by one on standard output.
-Must not know: requests. It ends at the end of its input, or after IDLE seconds without a question.
+A question may say how many `seconds` of work it is worth; one that takes more is answered by
+`late`. Must not know: requests. It ends at the end of its input, or after IDLE seconds without a
+question.
 
 The draft is the one that `$schema` names, else the newest of 2020-12, 7 and 4 that can read the
 schema. There `nullable` and `dependencies`, which older or neighbouring dialects write, mean what
@@ -18,6 +20,7 @@ import os
 import re
 import resource
 import select
+import signal
 import sys
 from collections.abc import Iterable
 from fractions import Fraction
@@ -36,6 +39,11 @@ MAX_VIOLATIONS = 100
 MAX_SAID = 500  # characters of one message
 
 Said = dict[str, str]
+
+
+class _Late(BaseException):
+    """The seconds are over. Matching a pattern is interrupted too; nothing in between takes it for
+    a fault of the schema."""
 
 
 def violations(schema: str, text: str) -> list[Said]:
@@ -153,7 +161,7 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON value")
 
 
-def _answer(question: dict[str, str]) -> dict[str, Any]:
+def _answer(question: dict[str, Any]) -> dict[str, Any]:
     if "text" in question:
         return {"violations": violations(question["schema"], question["text"])}
     return {"fault": fault_of(question["schema"])}
@@ -164,6 +172,7 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no answer
     if sys.platform == "linux":
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    signal.signal(signal.SIGPROF, _is_late)
     answer: dict[str, Any] = {"ready": True}
     while True:
         out.write(json.dumps(answer).encode() + b"\n")
@@ -173,7 +182,17 @@ def main() -> None:
         line = sys.stdin.buffer.readline()
         if not line.endswith(b"\n"):
             return
-        answer = _answer(json.loads(line))
+        question = json.loads(line)
+        try:
+            signal.setitimer(signal.ITIMER_PROF, question.get("seconds", 0))
+            answer = _answer(question)
+            signal.setitimer(signal.ITIMER_PROF, 0)
+        except _Late:
+            answer = {"late": True}
+
+
+def _is_late(_signal: int, _frame: object) -> None:
+    raise _Late
 
 
 if __name__ == "__main__":

@@ -1,16 +1,18 @@
 """Whether a finished text satisfies a JSON Schema.
 
-Owns: the child process that validates, its time limit, its end. Must not know: requests, dialects.
+Owns: the child processes that validate, their time limits, their end. Must not know: requests,
+dialects.
 
 Validating runs in a child because a schema's pattern may take a validator for ever, and a thread
-cannot be stopped. The child ends when it has had nothing to do for a while, and with its parent.
+cannot be stopped. What takes more than SHORT_SECONDS of a child's own work is given up there and
+done again in a second child, so that what takes long waits for its like alone. A child ends when it
+has had nothing to do for a while, and with its parent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
-import contextlib
 import os
 import select
 import subprocess
@@ -23,12 +25,15 @@ from typing import Any
 import msgspec
 
 from radixserve.chunks import Violation
+from radixserve.ending import end
 from radixserve.log import logger
 
 SECONDS = 5.0
+SHORT_SECONDS = 0.25
 START_SECONDS = 30.0
 
 _for_verdicts = ThreadPoolExecutor(1, thread_name_prefix="verdict")
+_for_long_ones = ThreadPoolExecutor(1, thread_name_prefix="verdict-long")
 
 
 async def violations(schema: str, text: str) -> tuple[Violation, ...]:
@@ -51,7 +56,11 @@ async def fault_of(schema: str) -> str | None:
 
 async def _asked(question: dict[str, str]) -> dict[str, Any] | str:
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_for_verdicts, _child.ask, question)
+    short = {**question, "seconds": SHORT_SECONDS}
+    answer = await loop.run_in_executor(_for_verdicts, _child.ask, short)
+    if isinstance(answer, dict) and "late" in answer:
+        answer = await loop.run_in_executor(_for_long_ones, _long_child.ask, question)
+    return answer
 
 
 class _Child:
@@ -61,7 +70,7 @@ class _Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
-    def ask(self, question: dict[str, str]) -> dict[str, Any] | str:
+    def ask(self, question: dict[str, Any]) -> dict[str, Any] | str:
         """The child's answer, or in words why there is none."""
         line = msgspec.json.encode(question) + b"\n"
         with self._lock:
@@ -119,15 +128,10 @@ class _Child:
 
     def _end(self) -> None:
         process, self._process = self._process, None
-        if process is None:
-            return
-        process.kill()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):  # what was not written is lost
-                    pipe.close()
-        process.wait()
+        if process is not None:
+            end(process)
 
 
-_child = _Child()
+_child, _long_child = _Child(), _Child()
 atexit.register(_child.close)
+atexit.register(_long_child.close)

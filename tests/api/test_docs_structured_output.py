@@ -18,6 +18,7 @@ from tests.api.talk import answered
 def no_child_left():
     yield
     verdict._child.close()
+    verdict._long_child.close()
 
 
 PAGE = (pathlib.Path(__file__).parents[2] / "docs" / "structured-output.md").read_text()

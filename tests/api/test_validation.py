@@ -35,6 +35,7 @@ STREAM_OR_NOT = pytest.mark.parametrize("stream", [False, True])
 def no_child_left():
     yield
     verdict._child.close()
+    verdict._long_child.close()
 
 
 @pytest.fixture
@@ -176,6 +177,27 @@ def test_a_validator_that_takes_for_ever_is_stopped(renderer, monkeypatch):
     assert violation["keyword"] == ""
     assert answered_meanwhile >= 2
     assert after[1]["meta_info"]["constraint_violations"] == []
+
+
+def test_a_verdict_waits_for_no_others_that_take_long(monkeypatch):
+    """They are given up by the child that goes on, and are under way in another."""
+    monkeypatch.setattr(verdict, "SECONDS", 1.0)
+
+    async def go():
+        trap = json.dumps("a" * 60 + "!")
+        assert await verdict.violations(json.dumps(UNIQUE), GOOD) == ()
+        process = verdict._child._process
+        slow = [
+            asyncio.create_task(verdict.violations(json.dumps({**SLOW, "minLength": i}), trap))
+            for i in range(3)
+        ]
+        assert list(await verdict.violations(json.dumps(UNIQUE), BAD)) == TWICE
+        assert verdict._child._process is process
+        for task in slow:
+            task.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
+
+    asyncio.run(go())
 
 
 def test_a_validator_that_was_killed_is_started_again():
