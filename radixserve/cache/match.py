@@ -15,8 +15,10 @@ import numpy.typing as npt
 from radixserve.cache.allocator import INT32
 from radixserve.cache.node import Node
 
-# How many neighbours on each side are tried while the best partial match is not ready to be copied.
+# How many neighbours on each side are tried while the best partial match is not ready to be copied:
+# first few, and where none of them is, which many requests of one step bring about, so many.
 REACH = 4
+FAR = 128
 
 
 class StepStamps:
@@ -89,6 +91,9 @@ def match(node: Node, key: bytes, pos: int, cap: int, stride: int, stamps: StepS
             return found
         near, at = node.alike(probe, REACH)
         source, extra = _best_child(near, at, probe, stamps)
+        if source is None and len(near) >= REACH:
+            near, at = node.alike(probe, FAR)
+            source, extra = _best_child(near, at, probe, stamps)
         return found if source is None else (node, inside, depth, source, extra)
     extra = common_tokens(node.key[inside * stride : (inside + 1) * stride], probe)
     if extra == 0 or not stamps.is_ready(node, inside):

@@ -160,6 +160,16 @@ def test_a_neighbour_is_copied_while_the_nearest_page_is_not_yet_written() -> No
     assert cache.peek("", ids(0, 1, 2, 3, 0)) == 3
 
 
+@pytest.mark.parametrize("side", [-1, 1])
+def test_a_page_is_copied_across_many_that_are_not_yet_written(side: int) -> None:
+    cache = cache_of(100, 4)
+    keep(cache, 0, 1, 50 + side * 45, 9)
+    for number in range(1, 41):
+        now = acquired(cache, 0, 1, 50 + side * number, 4)
+        cache.commit(now, now.key, 4, 2)
+    assert cache.peek("", ids(0, 1, 50, 3, 0)) == 2
+
+
 def test_a_partial_leaf_goes_once_a_longer_page_is_there_and_nobody_needs_it() -> None:
     cache = cache_of(12, 4)
     keep(cache, 0, 1)
