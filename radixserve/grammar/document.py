@@ -8,6 +8,8 @@ know: what can be enforced.
 from __future__ import annotations
 
 import math
+import re
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import unquote
@@ -52,6 +54,10 @@ _NEVER = {
 }
 
 
+_LONE = re.compile("[\ud800-\udfff]")
+_LARGEST = int(sys.float_info.max)
+
+
 class Document:
     """One schema, read. `root` is its form; `definitions` what its references name.
     has_name_patterns: there are patternProperties in it.
@@ -60,6 +66,7 @@ class Document:
     """
 
     def __init__(self, raw: object) -> None:
+        _check_values(raw)
         self._raw = raw
         self._dialect = Dialect.of(raw)
         self._names: dict[str, str] = {}
@@ -183,11 +190,39 @@ class Document:
             name = name.replace("~1", "/").replace("~0", "~")
             if isinstance(value, dict) and name in value:
                 value = value[name]
-            elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+            elif isinstance(value, list) and name in map(str, range(len(value))):
                 value = value[int(name)]
             else:
                 raise refused(pointer, "$ref", f"nothing stands at #{target}")
         return value
+
+
+def _check_values(raw: object) -> None:
+    """Refuse the characters and numbers that JSON can spell and nothing here can hold."""
+    stack: list[tuple[str, Any]] = [("", raw)]
+    while stack:
+        pointer, value = stack.pop()
+        effort.spend(1)
+        if isinstance(value, dict):
+            stack.extend((f"{pointer}/{step(name)}", member) for name, member in value.items())
+            faults = map(_fault, value)
+        elif isinstance(value, list):
+            stack.extend((f"{pointer}/{i}", item) for i, item in enumerate(value))
+            continue
+        else:
+            faults = map(_fault, [value])
+        for why in filter(None, faults):
+            raise refused(pointer, "", why)
+
+
+def _fault(value: object) -> str:
+    if isinstance(value, str) and not value.isascii() and _LONE.search(value):
+        return "holds a lone surrogate"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "a number that is too large"
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        return "a number that is too large"
+    return ""
 
 
 def _modern(raw: dict[str, Any], pointer: str) -> dict[str, Any]:

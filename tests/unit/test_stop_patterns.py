@@ -72,6 +72,7 @@ def test_the_first_tokens_are_not_looked_at() -> None:
         ("(?=a)b", "stop_regex"),
         ("x" * 1025, "longer"),
         ("(a|b)*a(a|b){14}", "stop_regex"),
+        ([f"(a|b){{3}}c(a{{1,60}}){{1,60}}{i}" for i in range(16)], "200000 steps"),
         (["a"] * 17, "17 entries"),
     ],
 )
