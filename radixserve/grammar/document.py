@@ -341,6 +341,7 @@ _PLAIN: dict[str, Callable[[object, str, str], object]] = {
 }
 
 CONTAINERS = frozenset({"$defs", "definitions"})
+HOLDERS = CONTAINERS | _SCHEMAS | _LISTS | _MAPS | {"additionalItems", "dependencies"}
 KEYWORDS = frozenset({*_SCHEMAS, *_LISTS, *_MAPS, *_PLAIN, "$ref", "const", "additionalItems"})
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from radixserve.grammar.check import check
+from radixserve.grammar.document import HOLDERS
 from radixserve.grammar.refusal import Unsupported
 from radixserve.wire.params import Constraint
 
@@ -83,7 +84,10 @@ def weaken(constraint: Constraint) -> Constraint:
                 raise
             if schema is None:
                 asked = schema = _parsed(constraint.value, error)
-            schema = _without(schema, error)
+            try:
+                schema = _without(schema, error)
+            except RecursionError:
+                schema = True
         if schema is True or time.monotonic() > deadline:
             break
     return check(_with(constraint, {"type": "object"} if _is_object(asked) else True))
@@ -115,6 +119,9 @@ def _without(schema: Any, error: Unsupported) -> Any:
     if error.keyword:
         return _drop(found, [*steps, error.keyword])
     places = _places(found, steps)
+    for i, place in enumerate(places):
+        if place.is_keyword and place.key not in HOLDERS:  # a value, or a part of one
+            return _drop(found, steps[: i + 1])
     node = places[-1].value if places else found
     combinator = next((k for k in _COMBINATORS if isinstance(node, dict) and k in node), None)
     if combinator is not None:

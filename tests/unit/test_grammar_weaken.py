@@ -158,6 +158,21 @@ def test_at_worst_any_object_or_any_json_is_left(root, least):
     assert (found if isinstance(found, bool) else found.get("type")) == (least or True)
 
 
+@pytest.mark.parametrize("value", [["a", "\ud800"], [10**400, 1], [[1], ["\udfff", [2]]]])
+def test_a_value_that_cannot_be_held_takes_its_whole_keyword_along(value):
+    """Another value in its place would be none that was asked for."""
+    found = weakened({"type": "object", "properties": {"a": {"enum": value}, "b": {"const": 1}}})
+    assert found["properties"] == {"a": True, "b": {"const": 1}}
+    found = weakened({"type": ["string", "number"], "const": "\ud800", "minimum": 10**400})
+    assert found == {"type": ["string", "number"]}
+
+
+def test_what_is_nested_too_deeply_goes_wholly():
+    deep = "[" * 900 + "]" * 900
+    found = weaken(Constraint(kind="json_schema", value=f'{{"const": {deep}}}'))
+    assert json.loads(found.value) is True
+
+
 @pytest.mark.parametrize(
     "value",
     [
