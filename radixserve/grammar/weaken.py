@@ -105,6 +105,10 @@ def _parsed(text: str, refusal: Unsupported) -> Any:
 
 def _with(constraint: Constraint, schema: object) -> Constraint:
     value = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # a lone surrogate, which will be left out next
+        value = json.dumps(schema, separators=(",", ":"))
     return msgspec.structs.replace(constraint, value=value)
 
 
