@@ -248,7 +248,7 @@ def test_a_front_that_is_killed_leaves_nothing_and_another_takes_its_port(
         stream = Stream(first)
         front = psutil.Process(first.process.pid)
         # The engine, and what compiles grammars for it.
-        wait_until(lambda: len(front.children(recursive=True)) == 2, 10)
+        wait_until(lambda: len(front.children(recursive=True)) == 2, 60)
         family = [each.pid for each in front.children(recursive=True)]
         first.process.kill()
         first.process.wait()

@@ -44,7 +44,7 @@ class Server:
             self.process = subprocess.Popen(command, stderr=file)
 
     def wait_ready(self) -> Server:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while True:
             assert self.process.poll() is None, self.log.read_text()
             assert time.monotonic() < deadline, self.log.read_text()
