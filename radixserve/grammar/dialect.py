@@ -4,8 +4,8 @@ Owns: which keywords a draft has, what it ignores, its integers, schemas with an
 own. Must not know: references, what can be enforced.
 
 Keywords that a draft lacks are enforced all the same, since that allows less; but under `not`, and
-wherever else one schema excludes another, it would allow more. A document that has such a place is
-read to the letter of its draft.
+wherever else one schema excludes another or says something of what others leave over, it would
+allow more. A document that has such a place is read to the letter of its draft.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-_EXCLUDING = frozenset({"not", "oneOf", "if", "contains", "disallow"})
+_EXCLUDING = frozenset(
+    {"not", "oneOf", "if", "contains", "unevaluatedItems", "unevaluatedProperties"}
+)
+_REST = frozenset({"prefixItems", "items"})  # beside the one the other means less
 _SINCE_6 = frozenset({"const", "contains", "propertyNames", "examples"})
 _SINCE_7 = frozenset({"if", "then", "else"})
 _SINCE_2019 = frozenset(
@@ -32,6 +35,7 @@ _SINCE_2019 = frozenset(
 _SINCE_2020 = frozenset({"prefixItems", "$dynamicRef"})
 _UNTIL_7 = frozenset({"dependencies"})
 _UNTIL_2019 = frozenset({"additionalItems"})
+_EXCLUSIVE = ("exclusiveMinimum", "exclusiveMaximum")
 _LACKING = {
     4: _SINCE_6 | _SINCE_7 | _SINCE_2019 | _SINCE_2020,
     6: _SINCE_7 | _SINCE_2019 | _SINCE_2020,
@@ -67,7 +71,9 @@ class Dialect:
         identity = "id" if draft == 4 else "$id"
         is_strict, resources = False, []
         for pointer, node in walk(raw, ""):
-            is_strict |= draft is not None and not _EXCLUDING.isdisjoint(node)
+            is_strict |= draft is not None and (
+                node.keys() >= _REST or not _EXCLUDING.isdisjoint(node)
+            )
             name = node.get(identity)
             if pointer and isinstance(name, str) and not name.startswith("#"):
                 resources.append(pointer)
@@ -80,6 +86,8 @@ class Dialect:
         if "$ref" in schema and self.draft <= 7:
             return {"$ref": schema["$ref"]}
         lacking = _LACKING[self.draft]
+        if self.draft == 4:  # there they are flags
+            lacking = lacking | {k for k in _EXCLUSIVE if not isinstance(schema.get(k), bool)}
         return {keyword: value for keyword, value in schema.items() if keyword not in lacking}
 
     def value(self, value: Any) -> Any:

@@ -38,6 +38,9 @@ SCHEMAS: list[tuple[str, dict[str, Any]]] = [
     (D2020, {**PAIR, "not": {"dependencies": {"a": ["b"]}, "required": ["a"]}}),
     (D7, {**PAIR, "if": {"dependencies": {"a": ["b"]}}, "then": {"required": ["b"]}}),
     (D4, {"type": "integer", "not": {"minimum": 5, "exclusiveMinimum": True}}),
+    (D4, {"type": "integer", "not": {"minimum": 3, "exclusiveMinimum": 6}}),
+    (D2019, {"type": "array", "prefixItems": [{"type": "integer"}], "unevaluatedItems": False}),
+    (D7, {"type": "array", "prefixItems": [{"type": "integer"}], "items": {"type": "null"}}),
 ]
 
 
