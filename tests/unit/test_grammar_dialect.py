@@ -4,6 +4,8 @@ each draft have the last word."""
 from __future__ import annotations
 
 import json
+import random
+from fractions import Fraction
 from typing import Any
 
 import jsonschema
@@ -13,6 +15,8 @@ from radixserve.errors import InvalidRequest
 from radixserve.grammar import check
 from radixserve.grammar.offline import Grammar
 from radixserve.wire.params import Constraint
+from tests.grammar_bytes import schema_grammar
+from tests.grammar_random import SchemaMaker
 
 D4, D6, D7 = (f"http://json-schema.org/draft-0{n}/schema#" for n in (4, 6, 7))
 D2019, D2020 = (f"https://json-schema.org/draft/{d}/schema" for d in ("2019-09", "2020-12"))
@@ -53,6 +57,43 @@ def test_what_is_excluded_is_excluded_as_the_draft_has_it(
     accepted = [text for text in TEXTS if Grammar.accepts(whole, text)]
     assert accepted
     assert [text for text in accepted if not validator.is_valid(json.loads(text))] == []
+
+
+def multiple_of(validator: Any, divisor: float, value: Any, schema: Any) -> Any:
+    """Of the numbers as they are written."""
+    if validator.is_type(value, "number") and Fraction(repr(value)) % Fraction(repr(divisor)):
+        yield jsonschema.ValidationError("multipleOf")
+
+
+def sweep(start: int, count: int) -> int:
+    """Outputs of random schemas, under each draft; how many schemas were enforced."""
+    enforced = 0
+    for seed in range(start, start + count):
+        rng = random.Random(seed)
+        schema = {"$schema": rng.choice((D4, D6, D7, D2019, D2020)), **SchemaMaker(rng).root()}
+        draft = jsonschema.validators.validator_for(schema)
+        is_flag = '": true' in (text := json.dumps(schema)) and "exclusiveM" in text
+        if "nullable" in text or is_flag or not draft(draft.META_SCHEMA).is_valid(schema):
+            continue  # no schema of the draft
+        try:
+            grammar = schema_grammar(schema)
+        except InvalidRequest:
+            continue
+        exact = jsonschema.validators.extend(draft, {"multipleOf": multiple_of})
+        validator = exact(schema, format_checker=draft.FORMAT_CHECKER)
+        for output in filter(None, (grammar.draw(rng, most=60) for _ in range(3))):
+            assert validator.is_valid(json.loads(output)), f"{seed}: {output} under {text}"
+        enforced += 1
+    return enforced
+
+
+def test_random_schemas_under_each_draft() -> None:
+    assert sweep(0, 120) > 20
+
+
+@pytest.mark.slow
+def test_random_schemas_under_each_draft_for_long() -> None:
+    assert sweep(1000, 4000) > 800
 
 
 def test_nothing_is_left_out_where_nothing_is_excluded() -> None:
