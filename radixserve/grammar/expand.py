@@ -10,7 +10,7 @@ said can only make the result narrower, never wider.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from radixserve.errors import InvalidRequest
@@ -96,7 +96,7 @@ class Expander:
             raise refused(node.pointer, "$ref", "refers to itself without a value in between")
         schema = self._document.target(reference)
         pointer = self._document.pointer(schema, node.pointer)
-        return Node(schema, pointer, negated, (*node.trail, reference))
+        return Node(schema, pointer, negated, (*node.trail, reference), node.is_silent)
 
     def _positive(self, schema: dict[str, Any], node: Node) -> Iterator[Part]:
         unevaluated = [k for k in schema if k.startswith("unevaluated")]
@@ -106,9 +106,12 @@ class Expander:
 
         def inner(s: Schema, step: str, negated: bool = False) -> Node:
             place = self._document.pointer(s, node.pointer + step)
-            return Node(s, place, negated, node.trail)
+            return Node(s, place, negated, node.trail, node.is_silent)
 
-        yield stated(schema, node.pointer, lambda s, step: _below(inner(s, step)))
+        def below(s: Schema, step: str) -> Node:
+            return _below(inner(s, step))
+
+        yield stated(schema, node.pointer, below, is_silent=node.is_silent)
         if "$ref" in schema:
             yield self._followed(node, negated=False)
         for i, s in enumerate(schema.get("allOf", ())):
@@ -177,8 +180,14 @@ class Expander:
                     _close_object(facts, inside)
                 else:
                     _close_array(facts, inside, node.pointer)
-            options.append((facts,))
+            options.append((_silent(facts) if node.is_silent else facts,))
         return Choice(tuple(options))
+
+
+def _silent(facts: Facts) -> Facts:
+    arrays = [replace(part, is_silent=True) for part in facts.arrays]
+    objects = [replace(part, is_silent=True) for part in facts.objects]
+    return replace(facts, arrays=arrays, objects=objects)
 
 
 def _next(todo: list[Part]) -> Part:
@@ -242,9 +251,10 @@ def _close_object(facts: Facts, inside: Node) -> None:
 def _close_array(facts: Facts, inside: Node, pointer: str) -> None:
     if facts.contains:
         raise refused(pointer, "unevaluatedItems", "cannot be enforced beside contains")
-    if any(part.rest is not None for part in facts.arrays):
+    speaking = [part for part in facts.arrays if not part.is_silent]
+    if any(part.rest is not None for part in speaking):
         return
-    size = max((len(part.prefix) for part in facts.arrays), default=0)
+    size = max((len(part.prefix) for part in speaking), default=0)
     facts.arrays = [*facts.arrays, ArrayPart((Node(True, ""),) * size, inside)]
 
 

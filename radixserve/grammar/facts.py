@@ -22,12 +22,14 @@ ALL_TYPES = frozenset({"null", "boolean", "number", "string", "array", "object"}
 @dataclass(frozen=True, slots=True)
 class Node:
     """A schema that holds, or with `negated` one that does not. trail: references already followed
-    on the way here without descending into a value."""
+    on the way here without descending into a value. is_silent: stands within a negation, so it
+    evaluates nothing for unevaluatedItems and unevaluatedProperties."""
 
     schema: Schema
     pointer: str
     negated: bool = False
     trail: tuple[str, ...] = ()
+    is_silent: bool = False
 
     @property
     def key(self) -> str:
@@ -51,10 +53,11 @@ class TextRule:
 
 @dataclass(frozen=True, slots=True)
 class ArrayPart:
-    """Items by place, then `rest` (None: not spoken about)."""
+    """Items by place, then `rest` (None: not spoken about). is_silent: as in Node."""
 
     prefix: Conj
     rest: Node | None
+    is_silent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class Contains:
 class ObjectPart:
     """Properties by name, by pattern of the name, then `rest` (None: not spoken about).
 
-    is_silent: came from a negation, so it evaluates nothing for unevaluatedProperties.
+    is_silent: as in Node.
     """
 
     named: dict[str, Node]
@@ -187,7 +190,7 @@ def _containers(
             at(s, f"/prefixItems/{i}") for i, s in enumerate(schema.get("prefixItems", ()))
         )
         rest = at(schema["items"], "/items") if "items" in schema else None
-        facts.arrays.append(ArrayPart(prefix, rest))
+        facts.arrays.append(ArrayPart(prefix, rest, is_silent))
     if schema.get("uniqueItems"):
         facts.unique = pointer
     if "contains" in schema:

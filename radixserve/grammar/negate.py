@@ -42,7 +42,7 @@ def is_exact(schema: dict[str, Any], keyword: str) -> bool:
 
 
 def _child(schema: Any, node: Node, *, negated: bool, below: bool = True) -> Node:
-    return Node(schema, node.pointer, negated, () if below else node.trail)
+    return Node(schema, node.pointer, negated, () if below else node.trail, is_silent=not below)
 
 
 def _any_of(_: dict[str, Any], value: Any, node: Node) -> Iterator[Option]:
@@ -106,7 +106,7 @@ def _items(schema: dict[str, Any], value: Any, node: Node) -> Iterator[Option]:
 def _contains(schema: dict[str, Any], value: Any, node: Node) -> Iterator[Option]:
     if schema.get("minContains", 1) == 1 and "maxContains" not in schema:
         none = {"type": ["array"], "items": {"not": value}}
-        yield (_child(none, node, negated=False),)
+        yield (Node(none, node.pointer, is_silent=True),)
 
 
 def _bound(keyword: str, kind: str, opposite: str, shift: int) -> Callable[..., Iterator[Option]]:

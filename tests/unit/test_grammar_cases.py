@@ -244,3 +244,19 @@ def test_g08_no_false_alarm_in_values():
     accept({"const": {"not": 1}}, ['{"not": 1}'], ["{}"])
     accept({"enum": [{"if": 1}, "uniqueItems"]}, ['{"if": 1}', '"uniqueItems"'], ["1"])
     accept({"type": "boolean", "default": {"not": 1}, "examples": [{"$ref": "x"}]}, ["true"], [])
+
+
+def test_g08_a_negation_evaluates_nothing():
+    """As in the standard: what stands under `not`, however deep, is unevaluated outside of it."""
+    whole = {"type": "integer"}
+    for inner in (
+        {"contains": False},
+        {"not": {"items": whole}},
+        {"not": {"prefixItems": [whole]}},
+    ):
+        schema = {"type": "array", "not": inner, "unevaluatedItems": False}
+        accept(schema, ["[]"], ["[1]", "[false]", "[1, 1]"])
+    named = {"properties": {"a": whole}}
+    for inner in (named, {**named, "unevaluatedProperties": False}):
+        schema = {"type": "object", "not": {"not": inner}, "unevaluatedProperties": False}
+        accept(schema, ["{}"], ['{"a": 1}', '{"a": "x"}'])
