@@ -1,7 +1,7 @@
-"""A branch: one interpreter, the queue of its operations, and everyone who waits for a value.
+"""A branch: its operations, who works them off, and everyone who waits for a value.
 
-Owns: the order of operations, the failure of a branch, and when a wait ends. Must not know: how
-calls are made, what operations do, in which thread or on which loop its driver works.
+Owns: what may be appended, the failure of a branch, and when a wait ends. Must not know: how calls
+are made, what operations do, in which thread or on which loop its driver works.
 
 Operations that need no call are done as they are appended. The first that needs one makes the
 driver work the queue off, by pump() in some thread or apump() on a loop. Waits end when the value
@@ -12,16 +12,14 @@ readers (of a streamed run) also wait for the program to append more.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections import deque
-from collections.abc import Awaitable, Callable, Generator
-from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
 from radixserve.lang.calls import Call, cancelled
 from radixserve.lang.errors import ProgramError
 from radixserve.lang.interpreter import Interpreter
-from radixserve.lang.ir import Assign, Note, Op, variable
+from radixserve.lang.ir import Op
+from radixserve.lang.operations import Failure, Operations, Split
 from radixserve.lang.roles import Roles
 from radixserve.lang.waiting import Changes
 
@@ -42,49 +40,30 @@ class Driver(Protocol):
         ...
 
 
-class Failure:
-    """Why a branch failed. was_seen: someone has been handed the error. is_wanted: the program
-    itself ended the branch, so nobody needs to be.
-    """
-
-    def __init__(self, error: BaseException, is_wanted: bool = False) -> None:
-        self.error = error
-        self.was_seen = self.is_wanted = is_wanted
-
-    def reveal(self) -> NoReturn:
-        self.was_seen = True
-        raise self.error
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """Where in its parent's queue the children of a fork begin."""
-
-    children: tuple[Branch, ...]
-
-
 class Branch:
     """parent: the branch that this one is forked from; it begins with begin()."""
 
     def __init__(
         self, interpreter: Interpreter, driver: Driver, parent: Branch | None = None
     ) -> None:
-        self.interpreter = interpreter
+        self._operations = Operations(interpreter)
         self.driver = driver
-        self.failure: Failure | None = None
         self.parent = parent
         self.changed = Changes(driver.would_block)
         self._result: Any = None
         self._verdict: Failure | None = None
-        self._queue: deque[Op | Split] = deque()
-        self._doing: Op | None = None
-        self._steps: Generator[Call, Any, None] | None = None
-        self._call: Call | None = None
         self._has_begun = parent is None
         self._is_pumping = False
         self._has_ended = False
-        self._lost: set[str] = set()
         self._roles: Roles = parent._roles if parent else Roles()
+
+    @property
+    def interpreter(self) -> Interpreter:
+        return self._operations.interpreter
+
+    @property
+    def failure(self) -> Failure | None:
+        return self._operations.failure
 
     # ---- appending ----
 
@@ -98,7 +77,7 @@ class Branch:
                 fitted += each
             self._roles = roles
             for op in fitted:
-                self._take(op)
+                self._operations.take(op)
             is_due = self._is_due()
         if is_due:
             self.driver.start(self)
@@ -109,7 +88,7 @@ class Branch:
             self._refuse_ended("forked")
             blank = self.interpreter.blank
             children = tuple(Branch(blank(), driver, parent=self) for _ in range(size))
-            self._take(Split(children))
+            self._operations.take(Split(children))
             is_due = self._is_due()
         if is_due:
             self.driver.start(self)
@@ -118,11 +97,11 @@ class Branch:
     def begin(self, interpreter: Interpreter, failure: Failure | None, lost: set[str]) -> None:
         """The parent has come to the fork: go on from `interpreter`, or fail as it did."""
         with self.changed:
-            self.interpreter = interpreter
-            self._lost |= lost
+            self._operations.interpreter = interpreter
+            self._operations.lost |= lost
             self._has_begun = True
             if failure is not None and self.failure is None:
-                self._fail(failure)
+                self._operations.drop(failure)
             is_due = self._is_due()
             self.changed.notify()
         if is_due:
@@ -184,15 +163,16 @@ class Branch:
     def fail(self, error: BaseException) -> None:
         """Drop what is queued; the first failure stays, and everyone waiting wakes up."""
         with self.changed:
-            self._fail(self.failure or Failure(error))
+            self._operations.drop(self.failure or Failure(error))
             self.changed.notify()
 
     def drop(self) -> str | None:
         """Fail because the program wants no more of it; the place of the call under way."""
         with self.changed:
-            self._fail(self.failure or Failure(cancelled("branch"), is_wanted=True))
+            self._operations.drop(self.failure or Failure(cancelled("branch"), is_wanted=True))
             self.changed.notify()
-            return None if self._call is None else self._call.place
+            call = self._operations.call
+            return None if call is None else call.place
 
     def end(self) -> None:
         """Nothing will be appended any more."""
@@ -205,7 +185,7 @@ class Branch:
         with self.changed:
             self._result = result
             if error is not None:
-                self._verdict = self.failure = Failure(error)
+                self._verdict = self._operations.failure = Failure(error)
             self.end()
 
     def result(self) -> Any:
@@ -228,15 +208,15 @@ class Branch:
 
     def is_queued(self, name: str) -> bool:
         """Call with `changed` held: an operation that has not begun will set `name`."""
-        return any(not isinstance(op, Split) and variable(op) == name for op in self._queue)
+        return self._operations.will_set(name)
 
     # ---- working the queue off ----
 
     def pump(self, perform: Perform, keep: type[BaseException] = BaseException) -> None:
         """Make the calls of the queue in this thread. Errors beside `keep` are raised too."""
         try:
-            while self._call is not None:
-                self._step(perform(self._call, self._progress))
+            while (call := self._operations.call) is not None:
+                self._step(perform(call, self._progress))
         except BaseException as error:
             # The program thread's border: whatever went wrong, those who wait must hear of it.
             self.stumble(error)
@@ -246,8 +226,8 @@ class Branch:
     async def apump(self, perform: APerform) -> None:
         """The same on an event loop; raises nothing."""
         try:
-            while self._call is not None:
-                self._step(await perform(self._call, self._progress))
+            while (call := self._operations.call) is not None:
+                self._step(await perform(call, self._progress))
         except asyncio.CancelledError:
             self.stumble(cancelled())
         except BaseException as error:
@@ -256,12 +236,8 @@ class Branch:
     def stumble(self, error: BaseException) -> None:
         """The operation at hand failed with `error`; so the branch does."""
         with self.changed:
-            if self._steps is not None:
-                with contextlib.suppress(BaseException):
-                    self._steps.throw(error)
-            if self._doing is not None:
-                error.add_note(f"raised by {self._doing!r}")
-            self._fail(self.failure or Failure(error))
+            self._operations.throw(error)
+            self._operations.drop(self.failure or Failure(error))
             self._rest()
             self.changed.notify()
 
@@ -270,66 +246,26 @@ class Branch:
             if self.failure is not None:  # it failed from outside meanwhile
                 self._rest()
             else:
-                assert self._steps is not None
-                self._call = _send(self._steps, reply)
-                self._run_on()
+                self._operations.answer(reply)
+                self._is_pumping = self._operations.call is not None
             self.changed.notify()
 
-    def _run_on(self) -> None:
-        """With `changed` held: do operations until one needs a call, or none is left."""
-        while self._call is None and self._queue:
-            op = self._queue.popleft()
-            if isinstance(op, Split):
-                self._split(op)
-                continue
-            self._doing, self._steps = op, self.interpreter.perform(op)
-            self._call = next(self._steps, None)
-        if self._call is None:
-            self._rest()
-
     def _rest(self) -> None:
-        self._doing = self._steps = self._call = None
+        self._operations.rest()
         self._is_pumping = False
-
-    def _split(self, split: Split) -> None:
-        interpreters = self.interpreter.fork(len(split.children))
-        for child, interpreter in zip(split.children, interpreters, strict=True):
-            child.begin(interpreter, self.failure, self._lost)
 
     def _progress(self, chunk: dict[str, Any]) -> None:
         with self.changed:
             self.interpreter.progress(chunk)
             self.changed.notify()
 
-    def _take(self, op: Op | Split) -> None:
-        if self.failure is None:
-            self._queue.append(op)
-        else:
-            self._lose(op)
-
     def _is_due(self) -> bool:
         """With `changed` held: do what needs no call; whether a call is then to be made."""
-        if self._is_pumping or not self._has_begun or not self._queue:
+        if self._is_pumping or not self._has_begun or not self._operations.has_more:
             return False
-        self._run_on()
-        self._is_pumping = self._call is not None
+        self._operations.go_on()
+        self._is_pumping = self._operations.call is not None
         return self._is_pumping
-
-    def _fail(self, failure: Failure) -> None:
-        self.failure = failure
-        dropped = [self._doing, *self._queue]
-        self._queue.clear()
-        for op in dropped:
-            self._lose(op)
-
-    def _lose(self, op: Op | Split | None) -> None:
-        if isinstance(op, Split):
-            self._split(op)
-        elif isinstance(op, Note):
-            assert self.failure is not None
-            op.told.lost(self.failure.error)
-        elif op is not None and (name := variable(op)) is not None:
-            self._lost.add(name)
 
     def _refuse_ended(self, what: str) -> None:
         if self._has_ended:
@@ -344,11 +280,11 @@ class Branch:
     def _is_known(self, name: str, outside: bool) -> bool:
         if self._is_settled(outside):
             return True
-        coming = self.is_queued(name) or (self._doing and variable(self._doing) == name)
+        coming = self.is_queued(name) or self._operations.is_setting(name)
         return self._has_begun and name in self.interpreter.variables and not coming
 
     def _has(self, kind: str, name: str) -> bool:
-        if name in getattr(self.interpreter, kind) and name not in self._lost:
+        if name in getattr(self.interpreter, kind) and name not in self._operations.lost:
             return True
         if self.failure is not None:
             self.failure.reveal()
@@ -363,36 +299,3 @@ class Branch:
         if self._verdict is not None:
             self._verdict.reveal()
         return self._result
-
-
-def failures_of(children: list[Branch]) -> None:
-    """Raise the failure of the first of the settled children that failed; none goes unseen."""
-    failures = [child.failure for child in children if child.failure is not None]
-    failures = [failure for failure in failures if not failure.is_wanted]
-    for failure in failures:
-        failure.was_seen = True
-    if failures:
-        failures[0].reveal()
-
-
-def gather(children: list[Branch]) -> list[Assign]:
-    """Variables set in any settled child since the fork, each as the list of the children's values.
-
-    Raises the failure of the first that failed.
-    """
-    failures_of(children)
-    own = {name: None for child in children for name in child.interpreter.own}
-    return [_gather_one(name, [child.interpreter for child in children]) for name in own]
-
-
-def _gather_one(name: str, children: list[Interpreter]) -> Assign:
-    values = [each.variables[name] if name in each.own else None for each in children]
-    metas = [each.metas.get(name) if name in each.own else None for each in children]
-    return Assign(name, values, metas if any(meta is not None for meta in metas) else None)
-
-
-def _send(steps: Generator[Call, Any, None], reply: Any) -> Call | None:
-    try:
-        return steps.send(reply)
-    except StopIteration:
-        return None

@@ -1,6 +1,6 @@
 """The interpreter: one branch of a program's state, and what each operation does to it.
 
-Owns: prompt, text, variables, messages and history of one branch and the wire form of its calls.
+Owns: prompt, text, variables, messages and history of one branch.
 perform() is a generator that yields a Call and is sent the reply, so whoever drives it decides how
 calls are made: in this thread, in another, or on an event loop. Must not know: threads, backends,
 waiting.
@@ -8,15 +8,14 @@ waiting.
 
 from __future__ import annotations
 
-import hashlib
 import reprlib
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, assert_never
 
+from radixserve.lang.asking import Place, Settings, add_seed, ask, body_of, report_of
 from radixserve.lang.calls import Call
 from radixserve.lang.conversation import Conversation
-from radixserve.lang.errors import ProgramError, TypedOutputError
 from radixserve.lang.history import MARKS, CallReport, History
 from radixserve.lang.ir import (
     Assign,
@@ -33,48 +32,9 @@ from radixserve.lang.ir import (
     Text,
     Thoughts,
 )
+from radixserve.lang.outputs import thoughts_of, value_of
 from radixserve.lang.prompt import Part, Prompt
 from radixserve.lang.replies import Generated, read_generated, read_scored
-from radixserve.lang.sampling import Sampling
-from radixserve.lang.toolkit import Tool, turn_of
-
-CONSTRAINTS = ("json_schema", "json_object", "regex", "ebnf", "choice", "structural_tag")
-
-
-@dataclass(slots=True)
-class Place:
-    """Where a branch stands in its run; numbers calls and forks in the order they happen.
-
-    The root's calls are 0, 1, ..; a fork takes the next number f and its child i calls f.i.0,
-    f.i.1, .. parent: the last call before. siblings: branches whose next call extends parent.
-    """
-
-    run: str
-    prefix: str = ""
-    count: int = 0
-    parent: str = ""
-    siblings: int = 1
-
-    def next_call(self) -> dict[str, Any]:
-        call = f"{self.prefix}{self.count}"
-        ref = {"id": self.run, "call": call, "parent": self.parent, "siblings": self.siblings}
-        self.count, self.parent, self.siblings = self.count + 1, call, 1
-        return ref
-
-    def fork(self, size: int) -> list[Place]:
-        at = f"{self.prefix}{self.count}"
-        self.count += 1
-        siblings = self.siblings * size
-        return [Place(self.run, f"{at}.{i}.", 0, self.parent, siblings) for i in range(size)]
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What all branches of a run share. seed: of the run, from which every call's is derived."""
-
-    defaults: Sampling
-    streaming: bool = False
-    seed: int | None = None
 
 
 @dataclass(slots=True)
@@ -211,7 +171,7 @@ class Interpreter:
             case Assign(name=name, value=value, meta=meta):
                 self._assign(name, value, meta)
             case Thoughts(name=name, of=of):
-                self._assign(name, _thoughts(of, self.metas.get(of)), None)
+                self._assign(name, thoughts_of(of, self.metas.get(of)), None)
             case Note(name=name, told=told):
                 value = self.text() if name is None else self.variables[name]
                 told.kept(value, None if name is None else self.metas.get(name))
@@ -264,21 +224,20 @@ class Interpreter:
         if op.tools is not None:
             calling = self._talk.allow(op.tools, self._prompt.is_fixed)
             self._tell_tools()
-        body = self._body(
-            self._prompt.parts(), sampling.params(), stream=self.settings.streaming and n == 1
-        )
-        self._add_seed(body)
+        streamed = self.settings.streaming and n == 1
+        body = body_of(self._place, self._prompt.parts(), sampling.params(), stream=streamed)
+        add_seed(body, self.settings.seed)
         live = self._live = Stream()
         if op.name is not None:
             self.streams[op.name] = live
         call = Call("generate", body | sampling.beside() | calling, op.name, op.timeout)
-        report = self._report(call, op.name)
-        outputs = read_generated((yield from self._ask(call, report)), n)
+        report = report_of(call)
+        outputs = read_generated((yield from ask(call, report, self.reports)), n)
         # The state goes on from the first output; the others are values only.
         self._keep(outputs[0], report)
         live.text, live.meta, live.is_done = outputs[0].text, outputs[0].meta, True
         tools = (op.tools and op.tools.tools) or self._talk.tools
-        values = [_value(op, each, tools) for each in outputs]
+        values = [value_of(op, each, tools) for each in outputs]
         if n == 1:
             self._assign(op.name, values[0], outputs[0].meta)
         else:
@@ -307,10 +266,10 @@ class Interpreter:
     def _select(self, op: Select) -> Generator[Call, Any, None]:
         unconditional = op.method.needs_unconditional
         asked = {"choices": list(op.choices), "unconditional": unconditional}
-        body = self._body([*self._prompt.parts(), asked], {}, stream=False)
+        body = body_of(self._place, [*self._prompt.parts(), asked], {})
         call = Call("choose", body, op.name, op.timeout)
-        report = self._report(call, op.name)
-        reply = yield from self._ask(call, report)
+        report = report_of(call)
+        reply = yield from ask(call, report, self.reports)
         scored = read_scored(reply, op.choices, unconditional)
         decision = op.method.decide(scored.candidates)
         winner = scored.candidates[decision.index]
@@ -330,66 +289,3 @@ class Interpreter:
             for each in scored.candidates
         ]
         self._assign(op.name, winner.text, meta)
-
-    def _ask(self, call: Call, report: CallReport) -> Generator[Call, Any, Any]:
-        try:
-            reply = yield call
-        except BaseException as error:
-            report.error = f"{type(error).__name__}: {error}"
-            raise
-        finally:
-            report.started, report.seconds, report.tries = call.started, call.seconds, call.tries
-            self.reports.append(report)
-        report.take(reply)
-        return reply
-
-    def _report(self, call: Call, name: str | None) -> CallReport:
-        program, params = call.body["program"], call.body["sampling_params"]
-        constraint = next((each for each in CONSTRAINTS if each in params), None)
-        if "tools" in call.body and constraint is None:
-            constraint = "tools"
-        return CallReport(
-            call=program["call"],
-            parent=program["parent"],
-            kind=call.kind,
-            name=name,
-            constraint="choices" if call.kind == "choose" else constraint,
-        )
-
-    def _add_seed(self, body: dict[str, Any]) -> None:
-        """A seed for this call, from the run's and the place; the same in every run of it."""
-        if self.settings.seed is None or "sampling_seed" in body["sampling_params"]:
-            return
-        source = f"{self.settings.seed}/{body['program']['call']}".encode()
-        drawn = int.from_bytes(hashlib.blake2b(source, digest_size=8).digest(), "big")
-        body["sampling_params"]["sampling_seed"] = drawn >> 1  # 63 bits
-
-    def _body(self, parts: list[Part], params: dict[str, Any], stream: bool) -> dict[str, Any]:
-        program = self._place.next_call()
-        return {
-            "input": parts,
-            "sampling_params": params,
-            "rid": f"{program['id']}-{program['call']}",
-            "stream": stream,
-            "program": program,
-        }
-
-
-def _value(op: Gen, output: Generated, tools: tuple[Tool, ...]) -> Any:
-    try:
-        if op.tools is not None:
-            return turn_of(output.text, output.calls, tools, op.read)
-        return output.text if op.read is None else op.read(output.text)
-    except TypedOutputError as error:
-        if output.meta["finish_reason"].get("type") == "length":
-            error.add_note("the text was cut short: max_tokens is too small")
-        raise
-
-
-def _thoughts(of: str, meta: Any) -> Any:
-    """The reasoning in the meta information of a gen; a list of n of them for n outputs."""
-    if isinstance(meta, list):
-        return [_thoughts(of, each) for each in meta]
-    if not isinstance(meta, dict):
-        raise ProgramError(f"{of!r} was not generated here, so it has no reasoning")
-    return meta.get("reasoning_content") or ""

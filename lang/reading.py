@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
-from radixserve.lang.branch import Branch, Failure
+from radixserve.lang.branch import Branch
 from radixserve.lang.interpreter import Stream
+from radixserve.lang.operations import Failure
 
 
 class TextReader:

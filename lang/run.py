@@ -12,12 +12,13 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from radixserve.lang.asking import Place, Settings
 from radixserve.lang.backends.base import Backend
 from radixserve.lang.backends.threaded import in_thread, retrieved
 from radixserve.lang.branch import Branch
 from radixserve.lang.calls import Caller, Deadline, cancelled
 from radixserve.lang.drivers import Inline, Loop, Threads
-from radixserve.lang.interpreter import Interpreter, Place, Settings
+from radixserve.lang.interpreter import Interpreter
 
 MakeCaller = Callable[[Backend, int, Deadline], Caller]
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Unpack, cast, overload
 
+from radixserve.lang.asking import Settings
 from radixserve.lang.backends.base import Backend
 from radixserve.lang.backends.default import resolve_backend
 from radixserve.lang.backends.engine import EngineLink
 from radixserve.lang.batch import LIST_AHEAD, Batch, BatchOptions, programs_at_once
 from radixserve.lang.calls import Caller
 from radixserve.lang.checkpoint import Checkpoint
-from radixserve.lang.interpreter import Settings
 from radixserve.lang.limits import LIMITS
 from radixserve.lang.progress import Progress
 from radixserve.lang.run import MakeCaller, Run

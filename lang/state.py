@@ -10,7 +10,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, Self, TypeVar, cast
 
-from radixserve.lang.branch import Branch, gather
+from radixserve.lang.branch import Branch
 from radixserve.lang.errors import ProgramError
 from radixserve.lang.ir import (
     Assign,
@@ -24,6 +24,7 @@ from radixserve.lang.ir import (
     ScopeEnd,
     items,
 )
+from radixserve.lang.joining import gather
 from radixserve.lang.reading import read, read_async
 from radixserve.lang.report import Explanation
 from radixserve.lang.run import Run

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from radixserve.lang.asking import Settings
 from radixserve.lang.backends.base import Body
 from radixserve.lang.backends.mock import Mock
 from radixserve.lang.backends.mock_calls import must_call, names_in
 from radixserve.lang.calls import Call, Caller
 from radixserve.lang.errors import BackendError
 from radixserve.lang.history import MARKS, CallReport
-from radixserve.lang.interpreter import Settings
 from radixserve.lang.prompt import Part
 from radixserve.lang.run import Run
 from radixserve.lang.sampling import run_defaults

@@ -1,9 +1,7 @@
-"""A backend without a model: scripted or made-up texts, a byte tokenizer, log-probabilities from a
-function.
+"""A backend without a model: scripted or made-up texts, log-probabilities from a function.
 
-Owns: what tests of programs need to see: the bodies of all calls, and ids that mean something. A
-token is a byte, or one of the `pieces` it is given (the longest that fits, as a tokenizer would).
-Must not know: sampling, caches.
+Owns: what tests of programs need to see: the bodies of all calls, what was answered. Its tokens
+stand in mock_tokens.py, where its texts end in mock_endings.py. Must not know: sampling, caches.
 """
 
 from __future__ import annotations
@@ -11,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import bisect
 import contextlib
-import json
 import math
 import random
-import re
 import threading
 import time
 from collections.abc import (
@@ -25,57 +21,21 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass
 from typing import Any
 
 from radixserve.lang.backends import foreign, mock_calls
 from radixserve.lang.backends.base import Body, Reply
+from radixserve.lang.backends.mock_endings import ended
+from radixserve.lang.backends.mock_tokens import MockTokenizer, common_prefix
 from radixserve.lang.backends.samples import is_constrained, sample
 from radixserve.lang.backends.scripts import Function, Told, as_script
 from radixserve.lang.backends.threaded import ThreadedBackend
 from radixserve.lang.errors import BackendError
 
-BOS, END = 256, 257
-_MARKS = {
-    BOS: "<bos>",
-    END: "<end>",
-    258: "<system>",
-    259: "<user>",
-    260: "<assistant>",
-    261: "<tool>",
-}
-_OPENS = {"system": 258, "user": 259, "assistant": 260, "tool": 261}
-_FIRST_PIECE = 300
-
 # Log-probabilities of the tokens of a choice that a reply picks, and of one that it passes over.
 _SURE, _NEVER = -0.001, -20.0
 
 Logprob = Callable[[str, str], float]
-
-
-@dataclass(frozen=True, slots=True)
-class MockTokenizer:
-    """Bytes are ids 0..255; piece i is id 300 + i; marks of the prompt are 256..261."""
-
-    pieces: tuple[str, ...] = ()
-
-    def encode(self, text: str) -> list[int]:
-        data, ids, at = text.encode(), [], 0
-        encoded = [piece.encode() for piece in self.pieces]
-        while at < len(data):
-            fits = [i for i, piece in enumerate(encoded) if data.startswith(piece, at)]
-            best = max(fits, key=lambda i: len(encoded[i]), default=None)
-            ids.append(data[at] if best is None else _FIRST_PIECE + best)
-            at += 1 if best is None else len(encoded[best])
-        return ids
-
-    def decode(self, ids: Iterable[int]) -> str:
-        return b"".join(self._bytes(each) for each in ids).decode(errors="replace")
-
-    def _bytes(self, token: int) -> bytes:
-        if token >= _FIRST_PIECE:
-            return self.pieces[token - _FIRST_PIECE].encode()
-        return bytes([token]) if token < BOS else _MARKS[token].encode()
 
 
 class Mock:
@@ -194,9 +154,12 @@ class Mock:
         turn = mock_calls.turn_said(said, body)
         if turn.calls:
             text = turn.text + mock_calls.markup(turn.calls)
-            output = {**self._output(text, {"max_new_tokens": math.inf}, meta), "text": turn.text}
+            whole = ended(text, {}, meta, self.tokenizer, math.inf)
+            output = {**whole, "text": turn.text}
         else:
-            output = self._output(turn.text, body["sampling_params"], meta)
+            params = body["sampling_params"]
+            limit = params.get("max_new_tokens", 128) if self._cuts else math.inf
+            output = ended(turn.text, params, meta, self.tokenizer, limit)
         if mock_calls.names_in(body):
             with self._lock:
                 first, self._count = self._count, self._count + len(turn.calls)
@@ -233,10 +196,10 @@ class Mock:
         asked = body["input"][-1]
         parts = body["input"][:-1]
         tail = parts.pop()["text"] if parts and "text" in parts[-1] else ""
-        prompt = self._read(parts)
+        prompt = self.tokenizer.read(parts, bos=self._add_bos)
         before = prompt["ids"]
         encoded = [self.tokenizer.encode(tail + choice) for choice in asked["choices"]]
-        shared = _common_prefix([self.tokenizer.encode(tail), *encoded])
+        shared = common_prefix([self.tokenizer.encode(tail), *encoded])
         prompt["ids"] = before + encoded[0][:shared]
         text = self.tokenizer.decode(before) + tail
         self._note(body, prompt, text)
@@ -270,7 +233,7 @@ class Mock:
 
     def _receive(self, body: Body) -> dict[str, Any]:
         self._refuse_unknown(body)
-        prompt = self._read(body["input"])
+        prompt = self.tokenizer.read(body["input"], bos=self._add_bos)
         self._note(body, prompt, self.tokenizer.decode(prompt["ids"]))
         return prompt
 
@@ -287,34 +250,8 @@ class Mock:
             at = bisect.bisect(self._seen, prompt["ids"])
             beside = self._seen[max(0, at - 1) : at + 1]
             self._seen.insert(at, prompt["ids"])
-        cached = [_common_prefix([ids, prompt["ids"]]) for ids in beside]
+        cached = [common_prefix([ids, prompt["ids"]]) for ids in beside]
         prompt["cached"] = max(cached, default=0)
-
-    def _read(self, parts: list[dict[str, Any]]) -> dict[str, Any]:
-        """Ids of the parts; each segment of text is tokenised alone."""
-        ids: list[int] = [BOS] if self._add_bos and not (parts and "ids" in parts[0]) else []
-        roles: list[str] = []
-        opened: str | None = None
-        for part in parts:
-            match part:
-                case {"ids": known, "roles": roles, "open": opened}:
-                    ids, roles = [*ids, *known], list(roles)
-                case {"tools": tools} if any("ids" in each for each in parts):
-                    pass  # they stand in the ids
-                case {"tools": tools}:
-                    ids += self.tokenizer.encode(f"<tools>{json.dumps(tools)}</tools>")
-                case {"text": text}:
-                    ids += self.tokenizer.encode(text)
-                case {"role_open": opened}:
-                    ids.append(_OPENS[opened])
-                case {"role_close": role}:
-                    ids.append(END)
-                    roles, opened = [*roles, role], None
-                case {"border": True}:
-                    pass
-                case _:
-                    raise BackendError(400, "invalid_request", f"unknown part {part!r}", "input")
-        return {"ids": ids, "roles": roles, "open": opened}
 
     def _meta(self, body: Body, prompt: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -324,54 +261,12 @@ class Mock:
             "prompt": prompt,
         }
 
-    def _output(self, text: str, params: dict[str, Any], meta: dict[str, Any]) -> Reply:
-        """`text` cut by the stop texts, patterns and the token limit of the call."""
-        limit = params.get("max_new_tokens", 128) if self._cuts else math.inf
-        ids, pattern = self._matched(self.tokenizer.encode(text), params.get("stop_regex", ()))
-        text = self.tokenizer.decode(ids) if pattern else text
-        stops = [(text.find(stop), stop) for stop in params.get("stop", ()) if stop in text]
-        kept, rest = len(ids), ""
-        if stops:
-            at, stop = min(stops)
-            text = text[:at]
-            kept, rest = self._cut(ids, text)
-            reason: dict[str, Any] = {"type": "stop", "matched": stop}
-        elif pattern and len(ids) <= limit:
-            reason = {"type": "stop", "matched": pattern}
-        elif len(ids) >= limit:
-            ids = ids[: int(limit)]
-            kept, text, reason = len(ids), self.tokenizer.decode(ids), {"type": "length"}
-        else:
-            ids, reason = [*ids, END], {"type": "stop", "matched": END}
-        counts = {"completion_tokens": len(ids), "kept_ids": kept, "kept_tail": rest}
-        return {
-            "text": text,
-            "output_ids": ids,
-            "meta_info": {**meta, "finish_reason": reason, **counts},
-        }
-
-    def _matched(self, ids: list[int], patterns: Sequence[str]) -> tuple[list[int], str | None]:
-        """The ids up to the one in which the text first matches, and the pattern that does."""
-        for count in range(1, len(ids) + 1) if patterns else ():
-            text = self.tokenizer.decode(ids[:count]).rstrip("\ufffd")
-            for pattern in patterns:
-                if re.search(pattern, text):
-                    return ids[:count], pattern
-        return ids, None
-
     def _add_logprobs(self, output: Reply, before: list[int]) -> None:
         ids = output["output_ids"]
         rows = zip(self._logprobs(before, ids), ids)
         output["meta_info"]["output_token_logprobs"] = [
             [logprob, token, self.tokenizer.decode([token])] for logprob, token in rows
         ]
-
-    def _cut(self, ids: list[int], text: str) -> tuple[int, str]:
-        """How many ids lie wholly in `text`, and what of it they do not spell."""
-        kept = len(ids)
-        while not text.startswith(self.tokenizer.decode(ids[:kept])):
-            kept -= 1
-        return kept, text[len(self.tokenizer.decode(ids[:kept])) :]
 
     def _score(
         self, choice: str, before: list[int], ids: list[int], alone: bool, picked: str | None
@@ -387,12 +282,3 @@ class Mock:
             self._logprob(decode([*before, *ids[:i]]), decode([token]))
             for i, token in enumerate(ids)
         ]
-
-
-def _common_prefix(sequences: list[list[int]]) -> int:
-    same = 0
-    for column in zip(*sequences):
-        if len(set(column)) > 1:
-            break
-        same += 1
-    return same

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from radixserve.lang.asking import Place
 from radixserve.lang.compiled.graph import Doing, Fork, Graph, Pick, Write
 from radixserve.lang.compiled.values import Template, Use
 from radixserve.lang.history import MARKS
-from radixserve.lang.interpreter import Place
 from radixserve.lang.ir import Gen, RoleBegin, RoleEnd
 from radixserve.lang.toolkit import named_in
 from radixserve.lang.trace import Trace, TracedCall

@@ -12,12 +12,12 @@ import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
+from radixserve.lang.asking import Settings
 from radixserve.lang.backends.base import Backend, Body
 from radixserve.lang.backends.transport import envelope_error
 from radixserve.lang.calls import Attempt, Call, Caller, Deadline, OnChunk
 from radixserve.lang.compiled.coding import sampling_to_json
 from radixserve.lang.errors import BackendError, DeadlineExceeded
-from radixserve.lang.interpreter import Settings
 
 DEADLINE_CODE = "deadline_exceeded"
 Event = dict[str, Any]

@@ -12,7 +12,7 @@ from radixserve.lang.compiled.graph import Fork, Graph
 
 
 def followers(graph: Graph) -> dict[str, int]:
-    """By the place of each call in a run (see lang.interpreter.Place), how many begin when it has
+    """By the place of each call in a run (see lang.asking.Place), how many begin when it has
     ended. One that waits for several begins, as far as this knows, behind the last of them in the
     program's order."""
     direct = Counter(max(needs) for needs in graph.needs.values() if needs)

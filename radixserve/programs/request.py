@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 
 from radixserve.errors import InvalidRequest
+from radixserve.lang.asking import Settings
 from radixserve.lang.compiled.fields import obj, sampling
 from radixserve.lang.compiled.graph import Graph
 from radixserve.lang.compiled.reading import ANY_SIZE, GraphLimits, read_graph
 from radixserve.lang.errors import GraphError
-from radixserve.lang.interpreter import Settings
 from radixserve.lang.sampling import RunDefaults, run_defaults
 from radixserve.native.fields import Name, Seconds, read
 from radixserve.programs.following import followers
