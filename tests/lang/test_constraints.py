@@ -183,10 +183,9 @@ def test_json_in_pieces_within_a_scope(run):
 class Telling(sgl.Mock):
     """A backend that says how an output stands to its constraint."""
 
-    def _output(self, text, params, meta):
-        told = super()._output(text, params, meta)
-        told["meta_info"] |= {"forced_tokens": 3, "truncated": True, "constraint_violations": []}
-        return told
+    def _meta(self, body, prompt):
+        told = {"forced_tokens": 3, "truncated": True, "constraint_violations": []}
+        return super()._meta(body, prompt) | told
 
 
 @pytest.mark.parametrize("stream", [False, True])
