@@ -56,6 +56,7 @@ class Batch:
         self._window: deque[asyncio.Task[Outcome]] = deque()
         self._deadline = Deadline(options.timeout, "the batch")
         self._is_ordered = False
+        self._restored: set[int] = set()  # by a checkpoint, and not yet counted
 
     def results(self) -> Iterator[ProgramState | BaseException]:
         """Items are taken in the caller's thread. Closing it cancels what is running."""
@@ -127,14 +128,15 @@ class Batch:
         except TimeoutError:
             outcome = self._note(index, self._deadline.error())
         if self._options.progress is not None:
-            self._options.progress.step()
+            self._options.progress.step(is_restored=index in self._restored)
+            self._restored.discard(index)
         return outcome
 
     async def _settled(self, index: int, work: Work) -> Outcome:
         if self._failed.done():
             return self._failed.result()
         try:
-            return await self._kept(work)
+            return await self._kept(index, work)
         except asyncio.CancelledError:
             raise
         except BaseException as error:
@@ -149,7 +151,7 @@ class Batch:
             self._failed.set_result(failed)
         return failed
 
-    async def _kept(self, work: Work) -> ProgramState:
+    async def _kept(self, index: int, work: Work) -> ProgramState:
         checkpoint = self._options.checkpoint
         if checkpoint is None:
             return await work.arun()
@@ -158,6 +160,8 @@ class Batch:
         if state is None:
             state = await work.arun()
             checkpoint.keep(key, state)
+        else:
+            self._restored.add(index)
         return state
 
     async def _stop(self) -> None:

@@ -18,13 +18,15 @@ class Progress:
 
     def __init__(self, total: int | None) -> None:
         self._total = total
-        self._done = 0
+        self._done = self._restored = 0
         self._begin = self._drawn = time.monotonic()
         self._is_open = False
         self._draw()
 
-    def step(self) -> None:
+    def step(self, *, is_restored: bool = False) -> None:
+        """One more is done. is_restored: it was before, so it says nothing of the speed."""
         self._done += 1
+        self._restored += is_restored
         if self._done == self._total or time.monotonic() - self._drawn >= EVERY_SECONDS:
             self._draw()
 
@@ -39,7 +41,8 @@ class Progress:
     def _draw(self) -> None:
         self._drawn, self._is_open = time.monotonic(), True
         seconds = self._drawn - self._begin
-        rate = f" {self._done / seconds:.1f}/s" if self._done and seconds > 0 else ""
+        made = self._done - self._restored
+        rate = f" {made / seconds:.1f}/s" if made and seconds > 0 else ""
         bar = ""
         if self._total:
             filled = WIDTH * self._done // self._total

@@ -7,10 +7,14 @@ tools are made of, states, how a call is written or enforced.
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import decimal
 import enum
 import inspect
 import json
+import pathlib
 import re
+import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -176,7 +180,8 @@ def result_text(result: Any) -> str:
 
 
 def _plain(value: object) -> Any:
-    """What stands for an object in JSON: of a pydantic model, a dataclass, an Enum."""
+    """What stands for an object in JSON: of a pydantic model, a dataclass, an Enum, a date or time
+    (ISO 8601), a Decimal (its digits), a UUID, a path."""
     if not isinstance(value, type):
         if hasattr(value, "model_dump"):
             return value.model_dump(mode="json")
@@ -184,6 +189,10 @@ def _plain(value: object) -> Any:
             return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
         if isinstance(value, enum.Enum):
             return value.value
+        if isinstance(value, datetime.date | datetime.time):
+            return value.isoformat()
+        if isinstance(value, decimal.Decimal | uuid.UUID | pathlib.PurePath):
+            return str(value)
     if inspect.iscoroutine(value):
         value.close()
         raise TypeError("it is a coroutine: await call.run() where the tool is async")

@@ -248,9 +248,10 @@ def _pool(config: Config, model: Model, spec: ModelSpec, pages: int, place: torc
     prefault = config.cache.kv_prefault
     pool = KvPool(attention_shape(spec), pages, size, dtype, place, prefault=prefault)
     logger.info(
-        "KV pool: %d tokens in pages of %d, up to %d MiB (--kv-tokens sets it)",
+        "KV pool: %d tokens in pages of %d: %d MiB reserved%s (--kv-tokens or kv_tokens= sets it)",
         pages * size,
         size,
         pool.num_bytes >> 20,
+        "" if prefault or place.type != "cpu" else ", taken as they fill",
     )
     return pool

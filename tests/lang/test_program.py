@@ -210,6 +210,18 @@ def test_progress_goes_to_standard_error(capsys):
     assert last.endswith("/s\n")
 
 
+def test_items_of_a_checkpoint_say_nothing_of_the_speed(capsys, tmp_path):
+    path = tmp_path / "batch"
+
+    def last_shown():
+        backend = sgl.Mock(["1", "2"])
+        echo.run_batch([("a",), ("b",)], backend=backend, progress_bar=True, checkpoint=path)
+        return capsys.readouterr().err.split("\r")[-1]
+
+    assert last_shown().endswith("/s\n")
+    assert last_shown() == "2/2 [########################]\n"
+
+
 def test_an_error_of_a_batch_names_its_item():
     @sgl.function
     def picky(s, word):

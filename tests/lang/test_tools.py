@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import datetime
+import decimal
 import enum
 import functools
 import itertools
 import json
+import pathlib
 import pickle
+import uuid
 from typing import Annotated, Literal
 
 import pydantic
@@ -329,9 +333,30 @@ def test_results_are_texts_or_json(run):
 
 
 @pytest.mark.parametrize(
+    ("result", "written"),
+    [
+        (datetime.date(2026, 12, 1), '"2026-12-01"'),
+        (datetime.datetime(2026, 12, 1, 3, 4, tzinfo=datetime.UTC), '"2026-12-01T03:04:00+00:00"'),
+        ([datetime.time(3, 4)], '["03:04:00"]'),
+        ({"price": decimal.Decimal("10.50")}, '{"price": "10.50"}'),
+        (uuid.UUID(int=1), '"00000000-0000-0000-0000-000000000001"'),
+        (pathlib.PurePosixPath("a/b"), '"a/b"'),
+    ],
+)
+def test_values_with_one_usual_form_are_results(run, result, written):
+    def body(s):
+        s += rs.user("q") + rs.gen("x", tools=[look_up])
+        s += rs.tool(s["x"].calls[0], result)
+
+    assert run(body, rs.Mock([rs.Turn("", [call()])])).messages()[-1]["content"] == written
+
+
+@pytest.mark.parametrize(
     ("result", "words"),
     [
         (float("nan"), "Out of range"),
+        (datetime.timedelta(1), "timedelta is no JSON"),
+        (b"a", "bytes is no JSON"),
         ({"a": [float("inf")]}, "Out of range"),
         (Where, "is no JSON"),
         ([object()], "object is no JSON"),
