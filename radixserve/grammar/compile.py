@@ -10,7 +10,7 @@ import pickle
 import queue
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -35,9 +35,9 @@ LANES = 2  # see turns.py
 class Limits:
     """forces: matchers append forced tokens. seconds, mask_seconds: of work, one compilation, one
     mask row. cache_bytes: compiled grammars kept, by their size in memory. answer_bytes: one
-    compiled grammar as it crosses from the child. waiting: distinct constraints that may wait.
-    start_seconds: until a child is ready. spare_bytes: what a child may grow by before it is
-    replaced.
+    compiled grammar as it crosses from the child. waiting: distinct constraints that somebody may
+    wait for. start_seconds: until a child is ready. spare_bytes: what a child may grow by before
+    it is replaced.
     """
 
     forces: bool = True
@@ -53,6 +53,7 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     rid: str
+    asker: str
     stop_ids: tuple[int, ...]
 
 
@@ -130,8 +131,9 @@ class Compiler:
         self, rid: str, constraint: Constraint, stop_ids: Iterable[int], asker: str = ""
     ) -> None:
         """Ask for a matcher for request `rid`; poll brings it. stop_ids: what ends the request.
-        asker: those have turns in rotation."""
-        who = _Waiting(rid, tuple(stop_ids))
+        asker: those have turns in rotation. Where too much waits, the newest of the asker with most
+        gets QueueFull, which is this one where its asker would have as much."""
+        who = _Waiting(rid, asker, tuple(stop_ids))
         if constraint in self._kept:
             self.hits += 1
             self._kept.move_to_end(constraint)
@@ -143,12 +145,46 @@ class Compiler:
             self._dropped.discard(constraint)
             self._waiting[constraint].append(who)
             self._turns.also(constraint, asker)
-        elif len(self._waiting) >= self._limits.waiting:
-            self._ready.append((rid, QueueFull("too many grammars wait to be compiled")))
+        elif not self._has_room(asker):
+            self._ready.append((rid, _too_many()))
         else:
             self._waiting[constraint] = [who]
-            self._dropped.discard(constraint)
             self._turns.put(constraint, asker)
+
+    def _has_room(self, asker: str) -> bool:
+        """For one more of this asker's; made at the cost of who has most, if that is another one.
+        What several ask for counts for each of them, so nobody hides behind a second name."""
+        if self._count() < self._limits.waiting:
+            return True
+        counts: Counter[str] = Counter()
+        for asked in self._waiting.values():
+            counts.update(dict.fromkeys(who.asker for who in asked).keys())
+        while self._count() >= self._limits.waiting:
+            most = max(counts, key=counts.__getitem__, default=asker)
+            if counts[most] <= counts[asker] + 1 or not self._displaced(most):
+                return False
+            counts[most] -= 1
+        return True
+
+    def _count(self) -> int:
+        """Constraints that somebody waits for."""
+        return sum(map(bool, self._waiting.values()))
+
+    def _displaced(self, asker: str) -> bool:
+        """Refuse this asker's newest constraint; False where all of them are under way."""
+        for constraint in reversed(self._waiting):
+            waiting = self._waiting[constraint]
+            refused = [who for who in waiting if who.asker == asker]
+            others = [who for who in waiting if who.asker != asker]
+            if not refused or (not others and not self._turns.drop(constraint)):
+                continue
+            if others:
+                self._waiting[constraint] = others
+            else:
+                del self._waiting[constraint]
+            self._ready.extend((who.rid, _too_many()) for who in refused)
+            return True
+        return False
 
     def _refusal(self, constraint: Constraint) -> RequestError | None:
         """Of a constraint that has failed just now."""
@@ -158,12 +194,17 @@ class Compiler:
         return None if found is None else found[1]
 
     def cancel(self, rid: str) -> None:
-        """Forget request `rid`. A compilation that nobody waits for any more is given up, or ends
-        soon."""
+        """Forget request `rid`. A constraint that nobody waits for any more leaves the queue; where
+        it is under way, it is given up, or ends soon."""
         self._ready = [entry for entry in self._ready if entry[0] != rid]
-        for constraint, waiting in self._waiting.items():
+        for constraint, waiting in list(self._waiting.items()):
             waiting[:] = [who for who in waiting if who.rid != rid]
-            if not waiting:
+            if waiting:
+                continue
+            if self._turns.drop(constraint):
+                del self._waiting[constraint]
+                self._dropped.discard(constraint)
+            else:
                 self._dropped.add(constraint)
                 for child in self._children:
                     child.give_up(constraint)
@@ -174,11 +215,11 @@ class Compiler:
             constraint, outcome, seconds = self._done.get()
             self.seconds += seconds
             waiting = self._waiting.pop(constraint, [])
-            if outcome is None and waiting:  # asked for again while it was being dropped
-                self._waiting[constraint] = waiting
-                self._turns.put(constraint)
-            elif outcome is None:
-                self._dropped.discard(constraint)
+            self._dropped.discard(constraint)
+            if outcome is None:
+                if waiting:  # asked for again while it was being dropped
+                    self._waiting[constraint] = waiting
+                    self._turns.put(constraint, waiting[0].asker)
             elif isinstance(outcome, RequestError):
                 self._refused[constraint] = (time.monotonic() + REFUSED_SECONDS, outcome)
                 self._ready.extend((who.rid, outcome) for who in waiting)
@@ -270,3 +311,7 @@ class Compiler:
             return InternalError(f"a compiled grammar cannot be read: {error}")
         track = Track.of(pickle.loads(answer.rules))  # our own child wrote it
         return _Kept(found, track, len(answer.grammar), constraint.marks)
+
+
+def _too_many() -> QueueFull:
+    return QueueFull("too many grammars wait to be compiled")

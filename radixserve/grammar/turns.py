@@ -93,6 +93,16 @@ class _Rotation:
             self._queues[asker] = queue  # behind all others
         return found
 
+    def remove(self, constraint: Constraint) -> bool:
+        """Take it out; False where it is not here."""
+        for asker, queue in self._queues.items():
+            if constraint in queue:
+                queue.remove(constraint)
+                if not queue:
+                    del self._queues[asker]
+                return True
+        return False
+
     def share(self, constraint: Constraint, asker: str) -> None:
         """Move it to another one's queue, where that is the shorter way."""
         mine = len(self._queues.get(asker, ()))
@@ -108,7 +118,7 @@ class Turns:
     """The queue of `lanes` threads that compile. seconds: that one constraint may take. size: of
     the vocabulary, with which all of them take longer.
 
-    put, close: for any thread; take and done for each lane's own.
+    put, also, drop, close: for any thread; take and done for each lane's own.
     """
 
     def __init__(self, lanes: int, seconds: float, size: int = 0) -> None:
@@ -132,6 +142,15 @@ class Turns:
         this one had put it."""
         with self._changed:
             self._new.share(constraint, asker)
+
+    def drop(self, constraint: Constraint) -> bool:
+        """Take a constraint out, also one that was stopped for others; False where it is under way
+        or has been compiled."""
+        with self._changed:
+            if constraint in self._late:
+                self._late.remove(constraint)
+                return True
+            return self._new.remove(constraint)
 
     def take(self, lane: int, *, warm: bool) -> Turn | Literal["rest", "end"]:
         """Wait for a turn. warm: the lane has a process.

@@ -174,6 +174,29 @@ def test_what_another_one_asks_for_too_comes_no_later_for_it(queue: Turns) -> No
     assert found == ["bomb 0", "a", "bomb 1", "shared", "bomb 2"]
 
 
+def test_what_nobody_wants_any_more_leaves_the_queue(queue: Turns) -> None:
+    for name in ("a", "b"):
+        queue.put(named(name), "one")
+    queue.put(named("c"), "other")
+    first = queue.take(0, warm=False)
+    assert isinstance(first, Turn)
+    assert not queue.drop(named("a"))  # under way
+    assert queue.drop(named("b"))
+    assert not queue.drop(named("b"))
+    first.left()
+    assert first.is_long
+    second = queue.take(1, warm=False)
+    assert isinstance(second, Turn)
+    assert second.constraint == named("c")
+    queue.put(named("d"), "one")
+    assert second.left() == 0
+    queue.done(1)
+    assert queue.drop(named("c"))  # stopped for d
+    queue.done(0)
+    assert Lane(queue, 0).name == "d"
+    assert Lane(queue, 1).waits
+
+
 def test_what_counts_is_work_not_the_clock(monkeypatch) -> None:
     monkeypatch.setattr(turns, "LONG", 5.0)
     queue = Turns(1, SECONDS, size=100_000)  # and all take longer with a large vocabulary
