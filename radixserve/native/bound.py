@@ -52,26 +52,24 @@ def start(
 async def _start(
     calls: Calls, requests: Sequence[Request], name: str, wishes: Sequence[Wish | None]
 ) -> Numbered:
-    granted: dict[Wish, Constraint] = {}
-    for each in wishes:
-        if each is not None and each not in granted:
-            granted[each] = await _granted(each)
-    ready = [
-        request if wanted is None else replace(request, constraint=granted[wanted])
-        for request, wanted in zip(requests, wishes, strict=True)
-    ]
-    for i, wanted in enumerate(wishes):
-        if wanted is not None and wanted.tells_fields:
-            await _readings.found(_followed, granted[wanted])
-            ready[i] = _with_scores(ready[i])
-    judge, teller = _Judge(wishes), _Teller(calls, ready, wishes, requests, name)
-    told = teller.told(calls.start(ready, name))
-    try:
-        async with contextlib.aclosing(told) as chunks:
-            async for position, chunk in chunks:
-                yield position, await judge.seen(position, chunk)
-    except InvalidRequest as error:
-        raise _named(error, granted) from error
+    with calls.coming({name, *(request.rid for request in requests)}):
+        granted = {each: await _granted(each) for each in dict.fromkeys(wishes) if each is not None}
+        ready = [
+            request if wanted is None else replace(request, constraint=granted[wanted])
+            for request, wanted in zip(requests, wishes, strict=True)
+        ]
+        for i, wanted in enumerate(wishes):
+            if wanted is not None and wanted.tells_fields:
+                await _readings.found(_followed, granted[wanted])
+                ready[i] = _with_scores(ready[i])
+        judge, teller = _Judge(wishes), _Teller(calls, ready, wishes, requests, name)
+        told = teller.told(calls.start(ready, name))
+        try:
+            async with contextlib.aclosing(told) as chunks:
+                async for position, chunk in chunks:
+                    yield position, await judge.seen(position, chunk)
+        except InvalidRequest as error:
+            raise _named(error, granted) from error
 
 
 async def _granted(wanted: Wish) -> Constraint:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator, Sequence, Set
+from contextvars import Context, copy_context
 from dataclasses import replace
 from typing import Protocol
 
@@ -61,6 +63,8 @@ class Calls:
     def __init__(self, gateway: Door) -> None:
         self._gateway = gateway
         self._live: dict[str, str] = {}
+        self._coming: Counter[str] = Counter()
+        self._early: dict[str, list[Context]] = {}  # aborts of those
 
     def start(self, requests: Sequence[Request], name: str) -> Numbered:
         """Chunks of all requests as (position in `requests`, chunk), in order for each.
@@ -73,19 +77,43 @@ class Calls:
             return _alone(self._one(requests[0], name))
         return _accepted(_together([self._one(r, name) for r in requests]), len(requests))
 
+    @contextlib.contextmanager
+    def coming(self, names: Set[str]) -> Iterator[None]:
+        """Calls or requests of these names are prepared and started within. What aborts one before
+        it is submitted holds for it then, so that it ends before anything is computed for it."""
+        self._coming.update(names)
+        try:
+            yield
+        finally:
+            for name in names:
+                self._coming[name] -= 1
+                if not self._coming[name]:
+                    del self._coming[name]
+                    self._early.pop(name, None)
+
     @property
     def gateway(self) -> Door:
         return self._gateway
 
     def abort(self, name: str) -> None:
         """Abort the call or the request of that name; unknown names are ignored."""
-        for rid, call in list(self._live.items()):
-            if name in (rid, call):
-                self._gateway.abort(rid)
+        found = [rid for rid, call in self._live.items() if name in (rid, call)]
+        for rid in found:
+            self._gateway.abort(rid)
+        if not found:
+            self._abort_coming(name)
 
     def abort_all(self) -> None:
         for rid in list(self._live):
             self._gateway.abort(rid)
+        for name in self._coming:
+            self._abort_coming(name)
+
+    def _abort_coming(self, name: str) -> None:
+        """Whether whoever asks may do so is for the gateway to say, once it knows the request; so
+        it is asked then in the context of now."""
+        if name in self._coming:
+            self._early.setdefault(name, []).append(copy_context())
 
     async def _one(self, request: Request, name: str) -> Chunks:
         rid = request.rid
@@ -93,6 +121,10 @@ class Calls:
             raise InvalidRequest(f"rid {rid!r} is in flight already", param="rid")
         request = _fitted(request, self._gateway)
         self._live[rid] = name
+        asked = [early for known in {rid, name} for early in self._early.get(known, ())]
+        for each in asked:
+            # Soon: when the gateway has the request.
+            asyncio.get_running_loop().call_soon(self._gateway.abort, rid, context=each)
         try:
             async with contextlib.aclosing(self._gateway.submit(request)) as chunks:
                 async for chunk in chunks:

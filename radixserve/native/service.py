@@ -34,6 +34,36 @@ class NativeService:
         is_brief: there is little to tokenise and to check, so that a thread would take longer.
         follows: see Generate. Raises RequestError. Cancelling aborts what runs.
         """
+        with self.calls.coming(_names(body)):
+            return await self._answered(body, is_brief=is_brief, follows=follows)
+
+    async def stream(self, body: object) -> AsyncGenerator[dict[str, Any], None]:
+        """Answers so far, one for each chunk with something new; `index` where there are several.
+
+        What is told of a prompt stands in two of them, see Answer.so_far. The first comes when
+        nothing can refuse the call any more; it may be empty. Raises RequestError. Closing aborts
+        what runs.
+        """
+        with self.calls.coming(_names(body)):
+            async with contextlib.aclosing(self._streamed(body)) as answers:
+                async for each in answers:
+                    yield each
+
+    def abort(self, rid: str) -> None:
+        """End the call with that rid; what it has so far is its answer. One that is still being
+        prepared ends when it has been. Unknown rids: nothing."""
+        self.calls.abort(rid)
+
+    def abort_all(self) -> None:
+        self.calls.abort_all()
+
+    def end_program(self, program: str, *, cache_salt: str = "", extra_key: str = "") -> None:
+        """The program makes no more calls; cache_salt, extra_key: of those that it made."""
+        self.gateway.end_program(program, namespace(cache_salt, extra_key))
+
+    async def _answered(
+        self, body: object, *, is_brief: bool, follows: int
+    ) -> dict[str, Any] | list[dict[str, Any]]:
         call, planned = self._prepare(body) if is_brief else await apart(body, self._prepare, body)
         if planned is not None:
             async with contextlib.aclosing(self.calls.start(planned.requests, call.name)) as chunks:
@@ -45,13 +75,7 @@ class NativeService:
         whole = [answer.whole() for row in answers for answer in row]
         return whole if call.batched or len(whole) > 1 else whole[0]
 
-    async def stream(self, body: object) -> AsyncGenerator[dict[str, Any], None]:
-        """Answers so far, one for each chunk with something new; `index` where there are several.
-
-        What is told of a prompt stands in two of them, see Answer.so_far. The first comes when
-        nothing can refuse the call any more; it may be empty. Raises RequestError. Closing aborts
-        what runs.
-        """
+    async def _streamed(self, body: object) -> AsyncGenerator[dict[str, Any], None]:
         call, planned = await apart(body, self._prepare, body)
         if planned is not None:
             raise InvalidRequest("a choice list is not streamed", param="stream")
@@ -67,17 +91,6 @@ class NativeService:
                         news = answer.so_far()
                         yield {**news, "index": answer.index} if several else news
 
-    def abort(self, rid: str) -> None:
-        """End the call with that rid; what it has so far is its answer. Unknown rids: nothing."""
-        self.calls.abort(rid)
-
-    def abort_all(self) -> None:
-        self.calls.abort_all()
-
-    def end_program(self, program: str, *, cache_salt: str = "", extra_key: str = "") -> None:
-        """The program makes no more calls; cache_salt, extra_key: of those that it made."""
-        self.gateway.end_program(program, namespace(cache_salt, extra_key))
-
     def _started(self, call: Call, follows: int | None = None) -> Numbered:
         """follows: of a call whose answer is told as a whole."""
         requests = call.requests
@@ -92,6 +105,12 @@ class NativeService:
         if encoded is None or encoded.choices is None:
             return call, None
         return call, choosing(call, encoded, encoded.choices, self.gateway)
+
+
+def _names(body: object) -> set[str]:
+    """What an abort may call it before its body has been read."""
+    rid = body.get("rid") if isinstance(body, dict) else None
+    return {each for each in (rid if isinstance(rid, list) else [rid]) if isinstance(each, str)}
 
 
 def _answers(call: Call, gateway: Door) -> list[list[Answer]]:
