@@ -125,7 +125,11 @@ class GrammarConfig(msgspec.Struct, frozen=True, kw_only=True):
         bool, Doc(description="append what a constraint leaves no choice about without sampling")
     ] = True
     max_compiling: Annotated[
-        int, Doc(description="different constraints that may wait to be compiled; more get 429")
+        int,
+        Doc(
+            description="different constraints that may wait to be compiled; beyond it the "
+            "namespace with most gets 429"
+        ),
     ] = 64
     compiler_at_start: Annotated[
         bool,
