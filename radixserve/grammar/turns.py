@@ -6,7 +6,8 @@ compiled, who waits for it.
 One constraint is compiled at a time, as long as that takes less than LONG seconds. One that takes
 longer stays under way, and another lane goes on with the queue. While it does, others that turn out
 to be long are stopped, where something waits behind them, and come later. So an ordinary constraint
-waits for LONG seconds at most for each hard one before it, however long those take.
+waits for LONG seconds at most for each hard one before it, however long those take, and for the
+start of another process, which ended with the one that was stopped.
 
 Who asks is a namespace of the cache, and all who ask have turns in rotation. So a constraint waits
 for those of its own namespace that came before it, and for as many of each other one at most.
