@@ -197,3 +197,13 @@ def _at(candidate: Candidate, step: int) -> float:
 
 def _token(candidate: Candidate, step: int) -> int | None:
     return candidate.ids[step] if step < len(candidate.ids) else None
+
+
+def common_prefix(rows: Sequence[Sequence[int | str]]) -> int:
+    """How many tokens at the beginning all rows have in common."""
+    same = 0
+    for column in zip(*rows):
+        if len(set(column)) > 1:
+            break
+        same += 1
+    return same

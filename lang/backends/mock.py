@@ -26,10 +26,11 @@ from typing import Any
 from radixserve.lang.backends import foreign, mock_calls
 from radixserve.lang.backends.base import Body, Reply
 from radixserve.lang.backends.mock_endings import ended
-from radixserve.lang.backends.mock_tokens import MockTokenizer, common_prefix
+from radixserve.lang.backends.mock_tokens import MockTokenizer
 from radixserve.lang.backends.samples import is_constrained, sample
 from radixserve.lang.backends.scripts import Function, Told, as_script
 from radixserve.lang.backends.threaded import ThreadedBackend
+from radixserve.lang.choices import common_prefix
 from radixserve.lang.errors import BackendError
 
 # Log-probabilities of the tokens of a choice that a reply picks, and of one that it passes over.

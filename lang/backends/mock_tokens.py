@@ -75,12 +75,3 @@ class MockTokenizer:
                 case _:
                     raise BackendError(400, "invalid_request", f"unknown part {part!r}", "input")
         return {"ids": ids, "roles": roles, "open": opened}
-
-
-def common_prefix(sequences: list[list[int]]) -> int:
-    same = 0
-    for column in zip(*sequences):
-        if len(set(column)) > 1:
-            break
-        same += 1
-    return same

@@ -12,6 +12,7 @@ from typing import Any
 from radixserve.lang.backends.base import Body, Reply
 from radixserve.lang.backends.foreign import text_reply
 from radixserve.lang.backends.foreign_tools import Calling
+from radixserve.lang.choices import common_prefix
 from radixserve.lang.errors import BackendError
 
 
@@ -84,7 +85,7 @@ def read_choices(body: Body, reply: Any) -> Reply:
         usage = _usage(reply.get("usage"))
     except (KeyError, TypeError, AttributeError) as error:
         raise _malformed(error) from None
-    shared = _common_prefix(tokens[: count + 1])
+    shared = common_prefix(tokens[: count + 1])
     ids: dict[str, int] = {}
     entries = []
     for i, text in enumerate(texts, start=1):
@@ -154,15 +155,6 @@ def _logprobs(choice: dict[str, Any]) -> dict[str, Any]:
         pairs = zip(told["token_logprobs"], told["tokens"])
         rows = [[logprob, None, token] for logprob, token in pairs]
     return {"output_token_logprobs": rows}
-
-
-def _common_prefix(rows: Sequence[Sequence[str]]) -> int:
-    same = 0
-    for column in zip(*rows):
-        if len(set(column)) > 1:
-            break
-        same += 1
-    return same
 
 
 def _malformed(error: Exception) -> BackendError:
